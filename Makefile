@@ -1,0 +1,40 @@
+PYTHON ?= python3
+BIN := .venv/bin
+export NO_MKDOCS_2_WARNING := 1
+export DISABLE_MKDOCS_2_WARNING := true
+
+.PHONY: serve build test bench figures new clean
+
+# One stamp for the site's dependencies, one for what only tests need (PyTorch is large).
+.venv/site.stamp: pyproject.toml constraints.txt package.json package-lock.json
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e .
+	PATH="$(CURDIR)/$(BIN):$$PATH" npm ci --ignore-scripts
+	touch $@
+
+.venv/test.stamp: .venv/site.stamp
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[test]'
+	touch $@
+
+serve: .venv/site.stamp
+	$(BIN)/mkdocs serve --dirty
+
+build: .venv/site.stamp
+	$(BIN)/mkdocs build --strict
+
+test: .venv/test.stamp
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/python -m pytest
+
+bench: .venv/test.stamp
+	$(BIN)/python -m tests.bench
+
+figures: .venv/test.stamp
+	$(BIN)/python -m kb figures
+
+new: .venv/site.stamp
+	$(BIN)/python -m kb new $(id)
+
+clean:
+	rm -rf site .cache

@@ -1,0 +1,1 @@
+"""The machinery of the knowledge base: page model, derived views, MkDocs adapters."""

@@ -1,0 +1,87 @@
+"""MkDocs events, each handed on to the function that does the work."""
+
+import os
+import re
+from pathlib import Path
+
+from mkdocs.config.defaults import MkDocsConfig
+from mkdocs.exceptions import Abort
+from mkdocs.structure.files import File, Files
+from mkdocs.structure.pages import Page
+from mkdocs.structure.toc import get_toc
+
+from kb import errata, html_passes, llms, notebook, search_index, vendor, views
+from kb.catalogue import catalogue
+from kb.katex import FormulaError, Renderer
+from kb.page import PageError
+from kb.paths import CACHE, ROOT, SNIPPETS
+from kb.site import Site, load_site, navigation, redirects
+
+HEADER_END = re.compile(r"(?=</nav>)")
+
+
+class Build:
+    """What one build knows: the pages, and the formula renderer that lives on between builds of `mkdocs serve`."""
+
+    site: Site
+    renderer: Renderer | None = None
+
+
+build = Build()
+
+
+def on_config(config: MkDocsConfig) -> MkDocsConfig:
+    try:
+        build.site = load_site(Path(config.docs_dir), catalogue())
+    except PageError as error:
+        raise Abort(str(error)) from None
+    build.renderer = build.renderer or Renderer()
+    config.nav = navigation(build.site)
+    config.plugins["redirects"].config["redirect_maps"] = redirects(build.site)
+    config.plugins["mkdocs-jupyter"].config["cache_dir"] = str(CACHE / "labs" / notebook.sources_digest(SNIPPETS))
+    os.environ["PYTHONPATH"] = str(ROOT)  # the kernel of a lab imports snippets
+    return config
+
+
+def on_files(files: Files, config: MkDocsConfig) -> Files:
+    for path, source in vendor.assets():
+        files.append(File.generated(config, path, abs_src_path=str(source)))
+    files.append(File.generated(config, "contributing.md", abs_src_path=str(ROOT / "CONTRIBUTING.md")))
+    return files
+
+
+def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    answer = build.site.answer_at(page.file.src_uri)
+    if answer:
+        return views.decorate_answer(markdown, answer, build.site, config.repo_url or "")
+    return views.expand_markers(errata.expand_marker(markdown, page.url, build.site), page.url, build.site)
+
+
+def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files) -> str:
+    if page.file.src_uri.endswith(".py"):
+        lab = notebook.lean(page.file.src_uri, content)
+        content, page.toc = lab.content, get_toc(lab.toc)
+    content = html_passes.name_follow_ups(content)
+    content = html_passes.inline_figures(content, Path(page.file.abs_src_path))
+    content = errata.badges(content)
+    return html_passes.link_questions(content, page.url, build.site)
+
+
+def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
+    try:
+        output = build.renderer.render_page(page.file.src_uri, output)
+    except FormulaError as error:
+        raise Abort(str(error)) from None
+    return HEADER_END.sub(search_index.OPEN_BUTTON, output, count=1)
+
+
+def on_post_build(config: MkDocsConfig) -> None:
+    build.renderer.save()
+    out = Path(config.site_dir)
+    for path, text in (
+        *search_index.files(build.site),
+        *llms.files(build.site, config.site_name, config.site_description or ""),
+    ):
+        target = out / path
+        target.parent.mkdir(parents=True, exist_ok=True)
+        target.write_text(text, encoding="utf-8")
