@@ -91,7 +91,8 @@ def check_spacing(answer: Answer) -> list[str]:
     """Spaces between Chinese and Latin text, full-width punctuation; formulas, code and link targets are left out."""
     problems = []
     for number, line in answer.document.prose:
-        plain = re.sub(r"`[^`]*`|\$[^$]*\$|\]\([^)]*\)|\]\[[^\]]*\]|\{ *#[^}]*\}|https?://\S+", " ", line)
+        # A formula or inline code counts as a Latin word: it too is set off by spaces.
+        plain = re.sub(r"`[^`]*`|\$[^$]*\$", "X", re.sub(r"\]\([^)]*\)|\]\[[^\]]*\]|\{ *#[^}]*\}|https?://\S+", "", line))
         if line.startswith("[") or EMBED.match(line):
             continue
         for finding in autocorrect_py.lint_for(plain, "text").lines:
