@@ -3,7 +3,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 export DISABLE_MKDOCS_2_WARNING := true
 
-.PHONY: serve build test bench figures new clean
+.PHONY: serve build test bench figures screenshot new clean
 
 # One stamp for the site's dependencies, one for what only tests need (PyTorch is large).
 .venv/site.stamp: pyproject.toml constraints.txt package.json package-lock.json
@@ -17,7 +17,7 @@ export DISABLE_MKDOCS_2_WARNING := true
 	touch $@
 
 serve: .venv/site.stamp
-	$(BIN)/mkdocs serve --dirty
+	$(BIN)/mkdocs serve --dirty --no-strict
 
 build: .venv/site.stamp
 	$(BIN)/mkdocs build --strict
@@ -32,6 +32,9 @@ bench: .venv/test.stamp
 
 figures: .venv/test.stamp
 	$(BIN)/python -m kb figures
+
+screenshot: build .venv/test.stamp
+	$(BIN)/python -m tests.screenshot
 
 new: .venv/site.stamp
 	$(BIN)/python -m kb new $(id)

@@ -66,7 +66,7 @@ def edit_to_refresh(project: Path) -> float:
     page = project / "docs" / catalogue().questions["q033"].page
     url = f"http://127.0.0.1:{PORT}/{catalogue().questions['q033'].page.removesuffix('.md')}/"
     server = subprocess.Popen(
-        [sys.executable, "-m", "mkdocs", "serve", "--dirty", "--quiet", "--dev-addr", f"127.0.0.1:{PORT}"],
+        [sys.executable, "-m", "mkdocs", "serve", "--dirty", "--no-strict", "--quiet", "--dev-addr", f"127.0.0.1:{PORT}"],
         cwd=project,
         env={**ENVIRONMENT, "SITE_URL": f"http://127.0.0.1:{PORT}/"},
         stdout=subprocess.DEVNULL,

@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.structure.toc import get_toc
 
-from kb import errata, html_passes, llms, notebook, search_index, vendor, views
+from kb import errata, freshness, html_passes, llms, notebook, search_index, vendor, views
 from kb.catalogue import catalogue
 from kb.katex import FormulaError, Renderer
 from kb.page import PageError
@@ -46,6 +46,10 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
 def on_files(files: Files, config: MkDocsConfig) -> Files:
     for path, source in vendor.assets():
         files.append(File.generated(config, path, abs_src_path=str(source)))
+    for path, made_of in freshness.sources(build.site).items():
+        file = files.get_file_from_path(path)
+        if freshness.is_stale(Path(file.abs_dest_path), made_of):
+            file.is_modified = lambda: True
     files.append(File.generated(config, "contributing.md", abs_src_path=str(ROOT / "CONTRIBUTING.md")))
     return files
 
