@@ -14,6 +14,8 @@ VOID = {"area", "br", "col", "hr", "img", "input", "link", "meta", "path", "rect
 NO_LINKS_INSIDE = {"a", "button", "code", "pre", "summary", "svg", "h1", "h2", "h3", "h4", "h5", "h6", "script", "style"}
 QUESTION_ID = re.compile(r"(?<![\w/.-])(?:Q\d{3}|B\d{2}|I\d{1,2}-\d)(?![\w-])")
 FIGURE = re.compile(r'<p>\s*<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"]+\.svg)"\s*/?>\s*</p>')
+PREFORMATTED = re.compile(r"(<pre\b.*?</pre>)", re.S)
+CHINESE_BREAK = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef”’])\n(?=[\u3000-\u9fff\uff00-\uffef“‘])")
 FOLLOW_UP = re.compile(r'<details class="question">\s*<summary>(?P<question>.*?)</summary>', re.S)
 
 
@@ -45,6 +47,12 @@ def link_questions(content: str, page_url: str, site: Site) -> str:
         elif (blocks or (closed_by and closed_by[-1] == tag)) and tag not in VOID and not part.endswith("/>"):
             closed_by.append(tag)
     return "".join(parts)
+
+
+def join_chinese_lines(content: str) -> str:
+    """A line break between two Chinese characters is no word space; browsers show it as one."""
+    parts = PREFORMATTED.split(content)
+    return "".join(part if index % 2 else CHINESE_BREAK.sub("", part) for index, part in enumerate(parts))
 
 
 def name_follow_ups(content: str) -> str:

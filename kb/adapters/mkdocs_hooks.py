@@ -65,6 +65,7 @@ def on_page_content(content: str, page: Page, config: MkDocsConfig, files: Files
     if page.file.src_uri.endswith(".py"):
         lab = notebook.lean(page.file.src_uri, content)
         content, page.toc = lab.content, get_toc(lab.toc)
+    content = html_passes.join_chinese_lines(content)
     content = html_passes.name_follow_ups(content)
     content = html_passes.inline_figures(content, Path(page.file.abs_src_path))
     content = errata.badges(content)

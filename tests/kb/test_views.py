@@ -3,7 +3,7 @@ from urllib.parse import parse_qs, urlsplit
 import pytest
 
 from kb import views
-from kb.html_passes import inline_figures, link_questions, name_follow_ups
+from kb.html_passes import inline_figures, join_chinese_lines, link_questions, name_follow_ups
 
 
 @pytest.mark.parametrize(
@@ -97,3 +97,7 @@ def test_figures_are_inlined(tmp_path):
     (tmp_path / "figures" / "x-y.svg").write_text("<svg/>\n", encoding="utf-8")
     html = inline_figures('<p><img alt="每卡字节" src="../figures/x-y.svg" /></p>', tmp_path / "q001-x.md")
     assert html == '<figure class="kb-figure"><svg/><figcaption>每卡字节</figcaption></figure>'
+
+
+def test_chinese_lines_are_joined_without_a_space():
+    assert join_chinese_lines("<p>一行。\n二行 a\n三</p><pre>一\n二</pre>") == "<p>一行。二行 a\n三</p><pre>一\n二</pre>"
