@@ -8,6 +8,7 @@ import json
 import re
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
 from textwrap import dedent
 
@@ -73,8 +74,13 @@ def _anchor(heading: Heading) -> str:
     return heading.id or _slug(plain_text(heading.text), "-")
 
 
-def page_sections(markdown: str) -> Iterator[Section]:
-    """The text of a page by level 2 and 3 headings; a folded follow-up is a section of its own under the same anchor."""
+@lru_cache(maxsize=1024)
+def page_sections(markdown: str) -> tuple[Section, ...]:
+    """The text of a page by level 2 and 3 headings; a folded follow-up is a section of its own under the same anchor.
+
+    Cached: while serving, an edit changes one page.
+    """
+    found = []
     for heading, body in sections(markdown):
         anchor = _anchor(heading) if heading else ""
         title = heading.text if heading else ""
@@ -84,7 +90,8 @@ def page_sections(markdown: str) -> Iterator[Section]:
         for name, part in parts:
             section = _section(anchor, name, part)
             if section.text or section.code:
-                yield section
+                found.append(section)
+    return tuple(found)
 
 
 def _answer_page(answer: Answer, site: Site, snippets: Path) -> SearchPage:
@@ -99,7 +106,7 @@ def _answer_page(answer: Answer, site: Site, snippets: Path) -> SearchPage:
         chapter=chapter if section.title == chapter else f"{chapter} · {section.title}",
         tags=tuple(dict.fromkeys(word for tag in answer.tags for word in (tag, site.catalogue.tags[tag]))),
         answer=plain_text(answer.answer),
-        sections=tuple(page_sections(body)),
+        sections=page_sections(body),
     )
 
 

@@ -12,11 +12,12 @@ SIGNS = {
     "times": "×", "cdot": "·", "le": "≤", "leq": "≤", "ge": "≥", "geq": "≥", "ne": "≠", "neq": "≠", "approx": "≈", "sim": "∼",
     "infty": "∞", "sum": "∑", "prod": "∏", "int": "∫", "partial": "∂", "nabla": "∇", "sqrt": "√", "pm": "±", "in": "∈", "to": "→",
     "rightarrow": "→", "leftarrow": "←", "odot": "⊙", "oplus": "⊕", "otimes": "⊗", "top": "T", "ell": "ℓ", "cdots": "…", "ldots": "…",
-    "dots": "…", "mid": "|", "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉", "ll": "≪", "gg": "≫", "propto": "∝",
+    "dots": "…", "mid": "|", "|": "‖", "lVert": "‖", "rVert": "‖",
+    "lfloor": "⌊", "rfloor": "⌋", "lceil": "⌈", "rceil": "⌉", "ll": "≪", "gg": "≫", "propto": "∝",
 }  # fmt: skip
 NAMES = {"log", "ln", "exp", "max", "min", "arg", "softmax", "sin", "cos", "tanh", "det", "lim", "sup", "inf", "Pr", "mod"}
 
-FRACTION = re.compile(r"\\[dt]?frac *\{([^{}]*)\} *\{([^{}]*)\}")
+FRACTION = re.compile(r"\\[dt]?frac *(?:\{(?P<over>[^{}]*)\}|(?P<o>\w)) *(?:\{(?P<under>[^{}]*)\}|(?P<u>\w))")
 APPLIED = re.compile(r"\\(?![dt]?frac)[A-Za-z]+ *\{([^{}]*)\}")
 GROUP = re.compile(r"(?<!frac)(?<!\})\{([^{}]*)\}")
 COMMAND = re.compile(r"\\([A-Za-z]+|.)")
@@ -41,7 +42,7 @@ def formula_text(latex: str) -> str:
     text, before = COMMAND.sub(_sign, ENVIRONMENT.sub(" ", latex)), None
     while text != before:  # from the innermost braces outwards
         before = text
-        text = FRACTION.sub(r"\1/\2", text)
+        text = FRACTION.sub(lambda match: f"{match['over'] or match['o']}/{match['under'] or match['u']}", text)
         text = APPLIED.sub(r"\1", text)
         text = GROUP.sub(r"\1", text)
     text = COMMAND.sub("", text)
@@ -51,7 +52,7 @@ def formula_text(latex: str) -> str:
 FORMULA = re.compile(r"\$\$(.+?)\$\$|(?<![\\$])\$(?!\s)([^$\n]+?)(?<!\s)\$", re.S)
 BLOCK_TITLE = re.compile(r'^ *(?:!!!|\?\?\?\+?|===[!+]?) *[\w -]*(?:"(?P<title>.*?)")? *$', re.M)
 DROPPED = re.compile(
-    r"^\*?\[[^\]]+\]: .*$"  # link targets, abbreviations
+    r"^\*?\[(?!\^)[^\]]+\]: .*$"  # link targets, abbreviations
     r"|^ *\|?(?: *:?-+:? *\|)+(?: *:?-+:? *)?$"  # the rule below a table's head
     r"|〔[^〕]*〕|\{ *[#.:][^}\n]*\}|\{\{.*?\}\}",  # errata markers, attributes, build markers
     re.M,
@@ -61,6 +62,7 @@ FOOTNOTE = re.compile(r"\[\^[^\]]+\]:?")
 TAG = re.compile(r"</?[A-Za-z][^<>]*>|<!--.*?-->", re.S)
 INLINE_CODE = re.compile(r"(`+)(.+?)\1", re.S)
 EMPHASIS = re.compile(r"(\*{1,3}|~~|==)(?=\S)(.+?)(?<=\S)\1", re.S)
+ESCAPED = re.compile(r"\\([!-/:-@\[-`{-~])")
 LINE_START = re.compile(r"^ *(?:#{1,6} +|> ?|[-*+] +(?:\[[ x]\] +)?|\d+\. +)", re.M)
 
 
@@ -86,7 +88,7 @@ def plain_text(markdown: str) -> str:
         text = LINK.sub(r"\1", text)
     text = LINE_START.sub("", text)
     text = EMPHASIS.sub(r"\2", text)
-    text = re.sub(r" *\| *", " ", html.unescape(text))
+    text = ESCAPED.sub(r"\1", re.sub(r" *(?<!\\)\| *", " ", html.unescape(text)))
     while "\x00" in text:
         text = re.sub(r"\x00(\d+)\x00", lambda match: held[int(match[1])], text)
     return " ".join(text.split())

@@ -2,7 +2,7 @@
 // second source. Pure: no DOM, no network.
 
 import { Bodies } from "./bodies.mjs";
-import { ABBREVIATIONS, QUESTION_WORDS, idMatcher, segment } from "./query.mjs";
+import { ABBREVIATIONS, FILLERS, QUESTION_WORDS, idMatcher, segment } from "./query.mjs";
 import { excerpt, fold, isLatin, isTypo, tokenize } from "./text.mjs";
 
 // Weight of a hit, length normalisation and usual length in terms. The lengths are constants, so that answers can be
@@ -237,7 +237,7 @@ export class Engine {
         } else if (!joined && term.length > 5 && !this.#spellings(term).length) {
           for (const piece of segment(term, (piece) => this.#isKnown(piece)) ?? []) note(piece, weight);
         } else {
-          note(term, weight * (joined ? JOINED : isPart(token) ? PART : 1), joined);
+          note(term, weight * (FILLERS.has(term) ? QUESTION_WORD : joined ? JOINED : isPart(token) ? PART : 1), joined);
         }
       }
     };

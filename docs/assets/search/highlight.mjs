@@ -1,6 +1,6 @@
 // On the page a search led to: mark the words, unfold what hides them.
 
-import { ranges } from "./text.mjs";
+import { ranges, tokenize } from "./text.mjs";
 
 const PARAMETER = "h";
 const MARK = "kb-found";
@@ -61,8 +61,11 @@ function underHeading(heading, root) {
 }
 
 /** Opens the fold that says more about the terms than all that is visible, and goes there. */
-function unfoldBest(marks) {
-  const kinds = (folded) => new Set(marks.filter((mark) => closedFold(mark) === folded).map((mark) => mark.textContent.toLowerCase())).size;
+function unfoldBest(marks, terms) {
+  const kinds = (folded) => {
+    const texts = marks.filter((mark) => closedFold(mark) === folded).map((mark) => mark.textContent);
+    return new Set(tokenize(texts.join("|")).flatMap(({ term }) => (terms.has(term) ? term : []))).size;
+  };
   let best = null;
   let most = kinds(null);
   for (const mark of marks) {
@@ -100,7 +103,7 @@ function showTerms() {
   const marks = markIn(article, terms);
   const node = target();
   const heading = node?.matches(HEADING) && article.contains(node) ? node : null;
-  unfoldBest(heading ? marks.filter(underHeading(heading, article)) : marks);
+  unfoldBest(heading ? marks.filter(underHeading(heading, article)) : marks, terms);
 }
 
 /** Shows another place or other terms on the page that is open already. */

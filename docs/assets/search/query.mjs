@@ -3,7 +3,11 @@
 import { fold } from "./text.mjs";
 
 export const QUESTION_WORDS =
-  /为什么|什么|怎么样?|怎样|如何|哪些|解释|请问|介绍|原理|区别|作用|方法|应用|实现|比较|是否|可以|一下|(?<![a-z0-9])(?:how|what|why|is|are|as|does|do|the|an?|of|in|to|for|and|or|vs|with|explain)(?![a-z0-9])/gi;
+  /为什么|什么|怎么样?|怎样|如何|哪些|解释|请问|介绍|原理|区别|作用|方法|应用|实现|比较|是否|可以|一下/g;
+
+export const FILLERS = new Set(
+  "a an and are as at by can do does explain for from how if in is it of on or the to vs what when why with".split(" "),
+);
 
 /** Abbreviations that a title is likely to spell out, and the joined term of the spelt-out form. */
 export const ABBREVIATIONS = new Map(

@@ -22,23 +22,26 @@ function option(href, title, facts, text) {
     "a",
     { href, role: "option", class: "kb-search__hit", tabindex: "-1", "aria-selected": "false" },
     element("span", { class: "kb-search__title" }, ...title),
-    element("span", { class: "kb-search__facts" }, facts.filter(Boolean).join(" · ")),
+    element("span", { class: "kb-search__facts" }, ...facts),
     element("span", { class: "kb-search__text" }, ...text),
   );
 }
+
+const factsLine = (row, place = "") => [row.id.toUpperCase(), row.chapter, place].filter(Boolean).join(" · ");
 
 function resultOption(result, engine) {
   const { row, terms, inBody } = result;
   const { anchor, heading, text } = engine.passage(result);
   const url = new URL(row.url, ROOT);
   if (inBody) url.hash = anchor;
-  const facts = [row.id.toUpperCase(), row.chapter, inBody && heading];
+  const place = inBody ? heading : "";
+  const facts = place ? marked(factsLine(row, place), terms) : [factsLine(row)];
   return option(withTerms(url, [...terms].slice(0, MAX_TERMS)), marked(row.title, terms), facts, marked(text, terms));
 }
 
 function nearestOption(row) {
   const url = new URL(row.url, ROOT);
-  return option(url.href, [row.title], [row.id.toUpperCase(), row.chapter], [row.answer.slice(0, NEAREST_EXCERPT)]);
+  return option(url.href, [row.title], [factsLine(row)], [row.answer.slice(0, NEAREST_EXCERPT)]);
 }
 
 class SearchDialog {
