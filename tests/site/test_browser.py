@@ -16,6 +16,7 @@ PAGES = {
     "numbers": ANSWER,
     "code": "math/algorithms/q016-efficient-attention-implementation/",
     "derivation": "infra/memory/i1-2-estimating-activation-memory/",
+    "formulas": "math/optimization/q011-adam-mathematics/",
     "lab": "labs/memory-ledger/",
     "errata": "errata/",
     "tags": "tags/",
@@ -88,14 +89,14 @@ def test_every_page_is_shown_to_its_last_heading(open_page):
 
 
 def test_formulas_are_visible(open_page):
-    page = open_page(PAGES["derivation"])
+    page = open_page(PAGES["formulas"])
     formula = page.locator("div.arithmatex .katex-html").first
     formula.scroll_into_view_if_needed()
     assert formula.bounding_box()["height"] > 10
 
 
 def test_latex_is_copied(open_page):
-    page = open_page(PAGES["derivation"], permissions=["clipboard-read", "clipboard-write"])
+    page = open_page(PAGES["formulas"], permissions=["clipboard-read", "clipboard-write"])
     latex = page.locator("div.arithmatex annotation").first.text_content()
     page.evaluate("getSelection().selectAllChildren(document.querySelector('div.arithmatex'))")
     page.keyboard.press("Control+c")
