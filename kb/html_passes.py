@@ -15,7 +15,7 @@ NO_LINKS_INSIDE = {"a", "button", "code", "pre", "summary", "svg", "h1", "h2", "
 QUESTION_ID = re.compile(r"(?<![\w/.-])(?:Q\d{3}|B\d{2}|I\d{1,2}-\d)(?![\w-])")
 FIGURE = re.compile(r'<p>\s*<img alt="(?P<alt>[^"]*)" src="(?P<src>[^"]+\.svg)"\s*/?>\s*</p>')
 PREFORMATTED = re.compile(r"(<pre\b.*?</pre>)", re.S)
-CHINESE_BREAK = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef”’])\n(?=[\u3000-\u9fff\uff00-\uffef“‘])")
+CHINESE_BREAK = re.compile(r"(?<=[\u3000-\u9fff\uff00-\uffef”’])\n(?=[\u3000-\u9fff\uff00-\uffef“‘])|(?<=[，。；：？、）”])\n")
 FOLLOW_UP = re.compile(r'<details class="question">\s*<summary>(?P<question>.*?)</summary>', re.S)
 
 

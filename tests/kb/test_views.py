@@ -100,4 +100,4 @@ def test_figures_are_inlined(tmp_path):
 
 
 def test_chinese_lines_are_joined_without_a_space():
-    assert join_chinese_lines("<p>一行。\n二行 a\n三</p><pre>一\n二</pre>") == "<p>一行。二行 a\n三</p><pre>一\n二</pre>"
+    assert join_chinese_lines("<p>一行。\nTP 二行\n二行 a\n三</p><pre>一\n二</pre>") == "<p>一行。TP 二行二行 a\n三</p><pre>一\n二</pre>"
