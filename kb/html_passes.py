@@ -29,6 +29,8 @@ def link_questions(content: str, page_url: str, site: Site) -> str:
             return match[0]
         return f'<a href="{relative(answer.url, page_url)}" title="{html.escape(answer.title)}">{match[0]}</a>'
 
+    if not any(label in content for label in written):
+        return content
     closed_by: list[str] = []
     parts = TAG.split(content)
     for index, part in enumerate(parts):

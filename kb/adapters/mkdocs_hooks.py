@@ -10,7 +10,7 @@ from mkdocs.structure.files import File, Files
 from mkdocs.structure.pages import Page
 from mkdocs.structure.toc import get_toc
 
-from kb import errata, freshness, html_passes, llms, notebook, search_index, vendor, views
+from kb import errata, freshness, highlighting, html_passes, llms, notebook, search_index, vendor, views
 from kb.catalogue import catalogue
 from kb.katex import FormulaError, Renderer
 from kb.page import PageError
@@ -21,10 +21,11 @@ HEADER_END = re.compile(r"(?=</nav>)")
 
 
 class Build:
-    """What one build knows: the pages, and the formula renderer that lives on between builds of `mkdocs serve`."""
+    """What one build knows: the pages, and what lives on between builds of `mkdocs serve`."""
 
     site: Site
     renderer: Renderer | None = None
+    highlights: highlighting.Cache | None = None
 
 
 build = Build()
@@ -36,6 +37,9 @@ def on_config(config: MkDocsConfig) -> MkDocsConfig:
     except PageError as error:
         raise Abort(str(error)) from None
     build.renderer = build.renderer or Renderer()
+    if build.highlights is None:
+        build.highlights = highlighting.Cache()
+        highlighting.install(build.highlights)
     config.nav = navigation(build.site)
     config.plugins["redirects"].config["redirect_maps"] = redirects(build.site)
     config.plugins["mkdocs-jupyter"].config["cache_dir"] = str(CACHE / "labs" / notebook.sources_digest(SNIPPETS))
@@ -82,6 +86,7 @@ def on_post_page(output: str, page: Page, config: MkDocsConfig) -> str:
 
 def on_post_build(config: MkDocsConfig) -> None:
     build.renderer.save()
+    build.highlights.save()
     out = Path(config.site_dir)
     for path, text in (
         *search_index.files(build.site),
