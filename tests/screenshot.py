@@ -21,7 +21,7 @@ def main() -> None:
             page.goto(base + path, wait_until="networkidle")
             shots.append(base64.b64encode(page.screenshot()).decode())
             context.close()
-        context = browser.new_context(viewport={"width": 1560, "height": 480})
+        context = browser.new_context(viewport={"width": 1498, "height": 480})
         page = context.new_page()
         images = "".join(f'<img src="data:image/png;base64,{shot}" height="440">' for shot in shots)
         page.set_content(f'<body style="margin:20px;display:flex;gap:16px;background:#d6dde4">{images}</body>')
