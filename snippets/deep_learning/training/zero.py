@@ -45,7 +45,7 @@ def state_bytes(psi: float, n: int, stage: int, inventory: Inventory = MIXED_ADA
     ...
     ValueError: stage 必须是 0、1、2、3，收到 4
     """
-    if psi <= 0 or n < 1:
+    if not psi > 0 or n < 1:
         raise ValueError(f"须有 psi > 0、n ≥ 1，收到 {psi, n}")
     if stage not in (0, 1, 2, 3):
         raise ValueError(f"stage 必须是 0、1、2、3，收到 {stage}")
@@ -202,14 +202,18 @@ def communication_gb(psi: float, n: int, stage: int, element_bytes: float = 2, m
 def tokens_to_hide_stage3(n: int, bandwidth: float, peak: float, mfu: float = 0.4, element_bytes: float = 2) -> float:
     """stage 3 的通信要能完全藏在计算后面，每卡每个 micro-batch 至少多少 token。
 
-    通信 3(N−1)/N·Ψ·字节 ÷ 带宽 ≤ 计算 6Ψ·token ÷ (峰值·MFU)，Ψ 消掉。bandwidth: 每卡单向字节/秒；peak: 稠密 FLOP/s。
+    通信 3(N−1)/N·Ψ·字节 ÷ 带宽 ≤ 计算 6Ψ·token ÷ (峰值·MFU)，Ψ 消掉。peak: 稠密 FLOP/s。
+    bandwidth: 环上每卡单向字节/秒（busbw）。一台 8 卡都在组里时，跨机流量由 8 张网卡分担：每卡等效 8 × 50 GB/s，
+    不超过 NVLink；组里每台只有一张卡时才是 50 GB/s。
 
-    >>> round(tokens_to_hide_stage3(64, 50e9, 989e12))          # H100，每卡一张 400 Gb/s 网卡
+    >>> round(tokens_to_hide_stage3(64, 8 * 50e9, 989e12))      # 8 台 × 8 张 H100，每卡一张 400 Gb/s 网卡，全部在组里
+    974
+    >>> round(tokens_to_hide_stage3(64, 50e9, 989e12))          # 64 台，每台只有一张卡在组里（例如机内是 TP 8）
     7788
     >>> round(tokens_to_hide_stage3(8, 450e9, 989e12))          # 只在一台机器内，NVLink 4
     769
     """
-    if n < 1 or bandwidth <= 0 or peak <= 0 or not 0 < mfu <= 1:
+    if n < 1 or not bandwidth > 0 or not peak > 0 or not 0 < mfu <= 1:
         raise ValueError(f"参数不合法：{n, bandwidth, peak, mfu}")
     return 3 * (n - 1) / n * element_bytes / bandwidth * peak * mfu / 6
 

@@ -104,13 +104,16 @@ def selective_saving(shape: Shape) -> float:
 
 
 def selective_overhead(shape: Shape) -> tuple[float, float]:
-    """选择性重算多花的 FLOPs ÷ 一层前向加反向的 FLOPs：(逐项数, 论文的口径)。
+    """选择性重算多花的 FLOPs ÷ 一层前向加反向的 FLOPs：(逐项数, 论文式 8)。
 
-    一层前向 24bsh²·(1 + s/6h)，反向两倍，共 72bsh²·(1 + s/6h)。重算只再做一次前向的 QKᵀ 与加权求和，4bs²h；
-    论文式 7、8 之差是 72bsh²·s/6h = 12bs²h，为前者的 3 倍（等于把注意力的前向与反向都再算一遍）。
+    一层前向 24bsh²·(1 + s/6h)，反向两倍，共 72bsh²·(1 + s/6h)。重算只再做一次前向的 QKᵀ 与加权求和，4bs²h，
+    论文附录 A 的文字也这样说；但式 8 减式 7 是 72bsh²·s/6h = 12bs²h，为它的 3 倍（等于注意力的前向与反向都再算一遍）。
+    按文字，式 8 的 s/3h 应为 2s/9h。
 
     >>> [f"{ratio:.1%}" for ratio in selective_overhead(GPT3)]            # 论文写 2.7%
     ['0.9%', '2.7%']
+    >>> [f"{ratio:.1%}" for ratio in selective_overhead(Shape(s=2048, b=4, h=6144, a=64))]     # 论文表 4 的 22B
+    ['1.8%', '5.3%']
     """
     attention = 4 * shape.b * shape.s**2 * shape.h
     total = 72 * shape.b * shape.s * shape.h**2 * (1 + shape.s / (6 * shape.h))
@@ -124,16 +127,16 @@ def selective_overhead(shape: Shape) -> tuple[float, float]:
 def pipeline_layers_in_flight(layers: int, p: int, m: int, virtual: int = 1) -> float:
     """1F1B 第一段同时存着多少“层 × micro-batch”的激活：p 个 micro-batch × L/p 层 = L；交错再乘 1 + (p−1)/(p·v)。
 
-    micro-batch 不足 p 个时只有 m 个在途。virtual = v 为每卡的模型块数（Korthikanti 2022，§4.2.3；v 个块的交错调度）。
+    无论如何不超过 m 个 micro-batch 都在途的 m·L/p。virtual = v 为每卡的模型块数（Korthikanti 2022，§4.2.3；v 个块的交错调度）。
 
     >>> pipeline_layers_in_flight(96, p=8, m=64), round(pipeline_layers_in_flight(96, p=8, m=64, virtual=3), 1)
     (96.0, 124.0)
-    >>> pipeline_layers_in_flight(96, p=8, m=2)
-    24.0
+    >>> pipeline_layers_in_flight(96, p=8, m=2), pipeline_layers_in_flight(96, p=8, m=8, virtual=3)
+    (24.0, 96.0)
     """
     _positive(layers=layers, p=p, m=m, virtual=virtual)
     factor = 1 + (p - 1) / (p * virtual) if virtual > 1 else 1
-    return min(m, p) * layers / p * factor
+    return min(m, p * factor) * layers / p
 
 
 # --8<-- [end:pipeline]

@@ -69,7 +69,7 @@ class ClassicLayer(nn.Module):
 
     def forward(self, x: Tensor, recompute_attention: bool = False) -> Tensor:
         qkv = self.qkv(self.norm1(x))
-        core = checkpoint(self.attention_core, qkv, use_reentrant=True) if recompute_attention else self.attention_core(qkv)
+        core = checkpoint(self.attention_core, qkv, use_reentrant=False) if recompute_attention else self.attention_core(qkv)
         x = x + dropout(self.out(core), self.p)
         return x + dropout(self.down(F.gelu(self.up(self.norm2(x)))), self.p)
 
@@ -146,7 +146,7 @@ def full_recompute_bytes(b: int, s: int, h: int, a: int) -> int:
     True
     """
     x = torch.zeros(b, s, h, dtype=torch.bfloat16, requires_grad=True)
-    return saved_bytes(ClassicLayer(h, a), x, lambda layer, y: checkpoint(layer, y, use_reentrant=True))
+    return saved_bytes(ClassicLayer(h, a), x, lambda layer, y: checkpoint(layer, y, use_reentrant=False))
 
 
 # --8<-- [end:compare]

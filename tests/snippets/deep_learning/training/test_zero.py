@@ -81,6 +81,7 @@ def test_faster_links_need_fewer_tokens():
     "call",
     [
         lambda: state_bytes(0, 1, 1),
+        lambda: state_bytes(math.nan, 1, 1),
         lambda: state_bytes(1, 0, 1),
         lambda: state_bytes(1, 1, 5),
         lambda: train([], [1.0], 0),
@@ -145,11 +146,8 @@ def _train_stage(rank: int, stage: int) -> list[float]:
             dist.all_reduce(gradient)
             shard.grad = gradient
         else:
-            # gloo has no reduce_scatter: one reduce for each owner gives the same sums
-            parts = [part.contiguous() for part in gradient.chunk(WORLD)]
-            for owner in range(WORLD):
-                dist.reduce(parts[owner], dst=owner)
-            shard.grad = parts[rank]
+            shard.grad = torch.empty_like(shard.data)
+            dist.reduce_scatter(shard.grad, list(gradient.chunk(WORLD)))
         optimizer.step()
         if stage == 0:
             _load(model, shard.data)

@@ -63,6 +63,7 @@ def test_pipeline():
     assert pipeline_layers_in_flight(96, 1, 64) == 96
     assert pipeline_layers_in_flight(96, 8, 8) == 96
     assert pipeline_layers_in_flight(96, 8, 64, 2) > pipeline_layers_in_flight(96, 8, 64, 4) > 96
+    assert pipeline_layers_in_flight(96, 8, 8, 4) == 96, "no more than all m micro-batches of the stage"
 
 
 @given(st.integers(1, 64), st.integers(1, 8))

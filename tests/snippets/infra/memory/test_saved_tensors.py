@@ -2,7 +2,10 @@
 
 import pytest
 import torch
+import torch.nn.functional as F
 from torch import nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils.checkpoint import checkpoint
 
 from snippets.infra.memory.saved_tensors import (
     ClassicLayer,
@@ -50,6 +53,38 @@ def test_recomputation_does_not_change_gradients():
         layer(x, recompute).square().sum().backward()
         gradients.append(x.grad)
     torch.testing.assert_close(*gradients)
+
+
+class CountMatmuls(TorchDispatchMode):
+    count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        self.count += func in (torch.ops.aten.mm.default, torch.ops.aten.addmm.default, torch.ops.aten.bmm.default)
+        return func(*args, **(kwargs or {}))
+
+
+def test_recomputing_swiglu_needs_the_down_projection_inside():
+    layer, f = ModernLayer(64, 4, 2, 176), 176
+    x = torch.zeros(2, 16, 64, dtype=torch.bfloat16, requires_grad=True)
+
+    def plain(layer, x):
+        return layer.down(F.silu(layer.gate(x)) * layer.up(x))
+
+    def activation_only(layer, x):
+        return layer.down(checkpoint(lambda g, u: F.silu(g) * u, layer.gate(x), layer.up(x), use_reentrant=False))
+
+    def with_down(layer, x):
+        return checkpoint(lambda g, u: layer.down(F.silu(g) * u), layer.gate(x), layer.up(x), use_reentrant=False)
+
+    sizes = [saved_bytes(layer, x, call) / 32 for call in (plain, activation_only, with_down)]
+    assert [sizes[0] - size for size in sizes] == [0, 2 * f, 4 * f]
+    counts = []
+    for call in (plain, with_down):
+        loss = call(layer, x).sum()
+        with CountMatmuls() as mode:
+            loss.backward()
+        counts.append(mode.count)
+    assert counts == [6, 6], "the recomputation stops before the down projection"
 
 
 def test_a_shared_storage_counts_once_and_parameters_do_not_count():
