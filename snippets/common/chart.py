@@ -24,7 +24,7 @@ WIDTH = 480
 PALETTE = (
     ("#2b7fc4", "#000"),
     ("#d9761a", "#000"),
-    ("#a8478f", "#fff"),
+    ("#ae4d95", "#fff"),
     ("#4d9c86", "#000"),
     ("#8a85e6", "#000"),
     ("#c45030", "#fff"),
@@ -62,21 +62,25 @@ def text_width(text: str, size: float = FONT) -> float:
     return round(em * size, 2)
 
 
-def number(value: float) -> str:
-    """标签用的数字：四位有效数字，千以上取整，太大太小写成 a×10ⁿ。
+def number(value: float, digits: int = 4) -> str:
+    """标签用的数字：digits 位有效数字，整数部分不舍入，太大太小写成 a×10ⁿ。
 
     >>> [number(v) for v in (0, 0.25, 31.4159, 131072, 1e6, 2.5e-7)]
     ['0', '0.25', '31.42', '131072', '10⁶', '2.5×10⁻⁷']
     """
     if value == 0:
         return "0"
-    if 1e-3 <= abs(value) < 1e6:
-        text = f"{value:.0f}" if abs(value) >= 1000 else f"{value:.4g}"
-        return text if float(text) < 1e6 else "10⁶"
-    mantissa, exponent = f"{value:.3e}".split("e")
+    if 1e-3 <= abs(value) < 999_999.5:
+        return f"{value:.0f}" if abs(value) >= 10 ** (digits - 1) else f"{value:.{digits}g}"
+    mantissa, exponent = f"{value:.{digits - 1}e}".split("e")
     mantissa = mantissa.rstrip("0").rstrip(".")
     power = "10" + str(int(exponent)).translate(str.maketrans("-0123456789", "⁻⁰¹²³⁴⁵⁶⁷⁸⁹"))
     return {"1": power, "-1": "-" + power}.get(mantissa, f"{mantissa}×{power}")
+
+
+def _tick_format(fmt: Format) -> Format:
+    """刻度的位置是精确的，文字也不能舍入。"""
+    return (lambda value: number(value, 10)) if fmt is number else fmt
 
 
 def binary(value: float) -> str:
@@ -97,8 +101,10 @@ def nice_ticks(low: float, high: float, count: int = 5) -> list[float]:
     >>> nice_ticks(0, 87)
     [0.0, 20.0, 40.0, 60.0, 80.0, 100.0]
     """
-    if high <= low:
-        high = low + (abs(low) or 1.0)
+    tiny = 1e-300  # 再小就到了非规格化数
+    if high - low <= max(tiny, 1e-9 * max(abs(low), abs(high))):  # 几乎是一个数：从 0 画起
+        low, high = min(0.0, low), max(0.0, high)
+        high = high if high - low > tiny else low + 1
     rough = (high - low) / count
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(m * power for m in (1, 2, 2.5, 5, 10) if m * power >= rough * 0.999)
@@ -117,7 +123,7 @@ def log_ticks(low: float, high: float, base: int = 10, most: int = 7) -> list[fl
     if base == 10 and last - first <= 2:
         ticks = [m * 10.0**k for k in range(first, last) for m in (1, 2, 5)] + [10.0**last]
         start = max(i for i, tick in enumerate(ticks) if tick <= low * 1.000001)
-        stop = min(i for i, tick in enumerate(ticks) if tick >= high * 0.999999)
+        stop = max(1, min(i for i, tick in enumerate(ticks) if tick >= high * 0.999999))
         return [float(f"{tick:.12g}") for tick in ticks[min(start, stop - 1) : stop + 1]]
     step = math.ceil((last - first) / most)
     last = first + math.ceil((last - first) / step) * step
@@ -138,6 +144,11 @@ def _color(index: int) -> str:
 
 def _on_color(index: int) -> str:
     return f"var(--kb-t{index + 1},{PALETTE[index][1]})"
+
+
+def _on_fill(index: int) -> str:
+    """色块里文字的属性；描一圈色块的颜色，参考线穿过时仍读得清。"""
+    return f'fill="{_on_color(index)}" stroke="{_color(index)}" stroke-width="3" paint-order="stroke" {MIDDLE}'
 
 
 def _text(x: float, y: float, text: str, anchor: str = "start", extra: str = "") -> str:
@@ -168,8 +179,8 @@ def _rules(parts: Sequence[str]) -> str:
     return f'<path class="kb-grid" d="{"".join(parts)}" fill="none" stroke="{GRID}"/>'
 
 
-def _need(value: object, what: str) -> None:
-    if not value:
+def _need(value: Sequence | Mapping, what: str) -> None:
+    if len(value) == 0:
         raise ValueError(f"{what}不能为空")
 
 
@@ -190,7 +201,11 @@ def _svg(width: float, height: float, title: str, desc: str, body: Sequence[str]
     key = "k" + hashlib.sha256(f"{title}\n{desc}\n{content}".encode()).hexdigest()[:8]
     # 比手机宽的图不再缩小，在自己的框里横向滚动；可用键盘滚动，所以要能得到焦点
     wide = width > WIDTH
-    fit = f'style="min-width:{round(width * 0.75)}px;height:auto" tabindex="0"' if wide else 'style="max-width:100%;height:auto"'
+    fit = (
+        f'style="min-width:{round(width * 0.75)}px;max-width:{round(width * 7 / 6)}px;height:auto" tabindex="0"'
+        if wide
+        else 'style="max-width:100%;height:auto"'
+    )
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_n(width)} {_n(height)}" width="{round(width * 7 / 6)}"'
         f' {fit} role="img"'
@@ -199,22 +214,23 @@ def _svg(width: float, height: float, title: str, desc: str, body: Sequence[str]
     )
 
 
-def _legend(entries: Sequence[tuple[str, str]], width: float, top: float) -> tuple[str, float]:
-    """图例排成若干行；entries 是（宽 28、高 16、中心在原点右侧的样例，文字）。返回 SVG 与下缘。"""
+def _legend(entries: Sequence[tuple[str, str]], width: float, top: float, sample_width: float = 20) -> tuple[str, float]:
+    """图例排成若干行；entries 是（样例，文字），样例左端在原点、竖直居中。返回 SVG 与下缘。"""
     parts, x, y = [], 0.0, top
     for sample, label in entries:
-        need = 34 + text_width(label)
+        need = sample_width + GAP + text_width(label)
         if need > width:
             raise ValueError(f"图例文字太长，放不进 {width:g} 宽的图：{label!r}")
         if x and x + need > width:
             x, y = 0.0, y + LINE
-        parts.append(f'<g transform="translate({_n(x)} {_n(y + LINE / 2)})">{sample}{_text(34, 0, label)}</g>')
+        parts.append(f'<g transform="translate({_n(x)} {_n(y + LINE / 2)})">{sample}{_text(sample_width + GAP, 0, label)}</g>')
         x += need + 18
     return (_group(parts, 'class="kb-legend"'), y + LINE + GAP) if parts else ("", top)
 
 
-def _swatch(color: str) -> str:
-    return f'<rect x="8" y="-8" width="20" height="16" fill="{color}"/>'
+def _swatches(fills: Sequence[str], names: Sequence[str], width: float) -> tuple[str, float]:
+    """色块图例。"""
+    return _legend([(f'<path d="M0-8h20v16h-20z" fill="{fill}"/>', name) for fill, name in zip(fills, names, strict=True)], width, 0)
 
 
 def _spread(centers: Sequence[float], sizes: Sequence[float], low: float, high: float) -> list[float]:
@@ -234,11 +250,14 @@ def _spread(centers: Sequence[float], sizes: Sequence[float], low: float, high: 
     return placed
 
 
-def _ref_row(refs: Mapping[str, float], at: Callable[[float], float], top: float, bottom: float, width: float) -> list[str]:
-    """竖直的参考线，标签在绘图区上方排成一行，挤开时用折线连回去。"""
+def _ref_row(
+    refs: Mapping[str, float], at: Callable[[float], float], top: float, bottom: float, width: float, gaps: Sequence[float] = ()
+) -> list[str]:
+    """竖直的参考线，标签在绘图区上方排成一行，挤开时用折线连回去；gaps 是线要让开的各行文字的上缘。"""
+    down = "".join(f"V{_n(y)}m0 {LINE}" for y in gaps) + f"V{_n(bottom)}"
     xs = [at(value) for value in refs.values()]
     places = _spread(xs, [text_width(label) + GAP for label in refs], 0, width)
-    lines = [_path(f"M{_n(p)} {_n(top - 8)}L{_n(x)} {_n(top)}V{_n(bottom)}") for x, p in zip(xs, places, strict=True)]
+    lines = [_path(f"M{_n(p)} {_n(top - 8)}L{_n(x)} {_n(top)}{down}") for x, p in zip(xs, places, strict=True)]
     labels = [_text(p, top - 8 - LINE / 2, label, "middle") for p, label in zip(places, refs, strict=True)]
     return [_group(lines, REF), *labels]
 
@@ -303,10 +322,11 @@ def bars(
             for i, label in enumerate(labels)
         ]
         desc = f"条形图{unit_text}。" + "；".join(parts + [f"参考线 {label}" for label in refs]) + "。"
-    entries = [(_swatch(_color(k)), name) for k, name in enumerate(names)] if len(names) > 1 else []
-    legend, top = _legend(entries, width, 0)
+    shown = names if len(names) > 1 else []
+    legend, top = _swatches([_color(k) for k in range(len(shown))], shown, width)
     draw = _vertical_bars if vertical else _horizontal_bars
-    body, height = draw(labels, rows, totals if stacked else None, ticks, unit, refs, fmt, top, width)
+    tick_texts = [_tick_format(fmt)(tick) for tick in ticks]
+    body, height = draw(labels, rows, totals if stacked else None, ticks, tick_texts, unit, refs, fmt, top, width)
     return _svg(width, height, title, desc, [legend, *body])
 
 
@@ -327,11 +347,22 @@ def _bar_parts(
     return parts
 
 
-def _horizontal_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
+def _horizontal_bars(
+    labels: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    totals: Sequence[float] | None,
+    ticks: Sequence[float],
+    tick_texts: Sequence[str],
+    unit: str,
+    refs: Mapping[str, float],
+    fmt: Format,
+    top: float,
+    width: float,
+) -> tuple[list[str], float]:
     """横向：标签短则放左边，长则放在条的上方。"""
     label_width = max(map(text_width, labels))
     above = label_width > width * 0.3
-    left = 2.0 if above else label_width + GAP + 2
+    left = max(2.0, text_width(tick_texts[0]) / 2) if above else label_width + GAP + 2
     if above and label_width > width:
         raise ValueError(f"标签太长，放不进 {width:g} 宽的图：{max(labels, key=text_width)!r}")
     thickness = 22.0 if totals is not None or len(rows) == 1 else 18.0
@@ -340,7 +371,7 @@ def _horizontal_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
     pitch = head + depth + 10
     parts = _bar_parts(rows, totals, fmt, thickness)
     high = ticks[-1]
-    plot = width - left - max(2, text_width(fmt(high)) / 2)
+    plot = width - left - max(2, text_width(tick_texts[-1]) / 2)
     for part in parts:
         if part[6] and part[3] > 0:
             plot = min(plot, (width - left - GAP - text_width(part[6]) - 1) * high / part[3])
@@ -363,14 +394,14 @@ def _horizontal_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
         if last:
             ends.append(_text(at(end) + GAP, middle, last))
     body += [_boxes(fill, _color(k)) for k, fill in enumerate(fills)]
-    body += _ref_row(refs, at, top, bottom, width) if refs else []
-    body += [_group(text, f'fill="{_on_color(k)}" {MIDDLE}') for k, text in enumerate(inside)]
+    gaps = [top + 5 + i * pitch for i in range(len(labels))] if above else []
+    body += _ref_row(refs, at, top, bottom, width, gaps) if refs else []
+    body += [_group(text, _on_fill(k)) for k, text in enumerate(inside)]
     body.append(_group(ends, HALO))
     for i, label in enumerate(labels):
         y = top + 7 + i * pitch
-        body.append(_text(left, y + LINE / 2 - 2, label, extra=HALO) if above else _text(left - GAP, y + depth / 2, label, "end"))
-    shown = _thin(ticks, [at(tick) for tick in ticks], [text_width(fmt(tick)) for tick in ticks])
-    body += [_text(min(at(tick), width - text_width(fmt(tick)) / 2), bottom + LINE / 2 + 2, fmt(tick), "middle") for tick in shown]
+        body.append(_text(0, y + LINE / 2 - 2, label, extra=HALO) if above else _text(left - GAP, y + depth / 2, label, "end"))
+    body += _tick_row([at(tick) for tick in ticks], tick_texts, bottom + LINE / 2 + 2)
     height = bottom + LINE + 4
     if unit:
         body.append(_text(width, height + LINE / 2 - 2, unit, "end"))
@@ -378,18 +409,34 @@ def _horizontal_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
     return body, height
 
 
-def _thin(ticks: Sequence[float], places: Sequence[float], sizes: Sequence[float]) -> list[float]:
-    """刻度文字太挤时隔几个写一个。"""
-    for step in range(1, len(ticks) + 1):
-        keep = range(0, len(ticks), step)
-        if all(abs(places[b] - places[a]) >= (sizes[a] + sizes[b]) / 2 + GAP for a, b in pairwise(keep)):
-            return [ticks[i] for i in keep]
-    return [ticks[0]]
+def _thin(places: Sequence[float], texts: Sequence[str], gap: float = GAP) -> range:
+    """一排文字太挤时隔几个写一个：写哪几个。"""
+    sizes = [text_width(text) for text in texts]
+    for step in range(1, len(texts)):
+        keep = range(0, len(texts), step)
+        if all(places[b] - places[a] >= (sizes[a] + sizes[b]) / 2 + gap for a, b in pairwise(keep)):
+            return keep
+    return range(1)
 
 
-def _vertical_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
+def _tick_row(places: Sequence[float], texts: Sequence[str], y: float) -> list[str]:
+    return [_text(places[i], y, texts[i], "middle") for i in _thin(places, texts)]
+
+
+def _vertical_bars(
+    labels: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    totals: Sequence[float] | None,
+    ticks: Sequence[float],
+    tick_texts: Sequence[str],
+    unit: str,
+    refs: Mapping[str, float],
+    fmt: Format,
+    top: float,
+    width: float,
+) -> tuple[list[str], float]:
     """竖向：参考线的文字在绘图区右侧。"""
-    left = max(text_width(fmt(tick)) for tick in ticks) + GAP + 2
+    left = max(map(text_width, tick_texts)) + GAP + 2
     right = width - (max(map(text_width, refs)) + GAP + 2 if refs else 2)
     pitch = (right - left) / len(labels)
     long = max(labels, key=text_width)
@@ -425,9 +472,9 @@ def _vertical_bars(labels, rows, totals, ticks, unit, refs, fmt, top, width):
         lines = [_path(f"M{_n(left)} {_n(y)}H{_n(right - 4)}L{_n(right + 3)} {_n(p)}") for y, p in zip(ys, places, strict=True)]
         body.append(_group(lines, REF))
         body += [_text(right + GAP, p, label) for p, label in zip(places, refs, strict=True)]
-    body += [_group(text, f'fill="{_on_color(k)}" {MIDDLE}') for k, text in enumerate(inside)]
+    body += [_group(text, _on_fill(k)) for k, text in enumerate(inside)]
     body.append(_group(ends, HALO))
-    body += [_text(left - GAP, at(tick), fmt(tick), "end") for tick in ticks]
+    body += [_text(left - GAP, at(tick), text, "end") for tick, text in zip(ticks, tick_texts, strict=True)]
     body += [_text(left + (i + 0.5) * pitch, bottom + LINE / 2 + 4, label, "middle") for i, label in enumerate(labels)]
     if unit:
         body.append(_text(0, top - LINE * 1.5, unit))
@@ -488,6 +535,7 @@ def lines(
     ys = [(name, point[1]) for name, point in where] + list(y_refs.items()) + [("y_range", value) for value in y_range or ()]
     x_axis = _axis(xs, "x", x_log, x_ticks, x_fmt)
     y_axis = _axis(ys, "y", y_log, None, y_fmt)
+    x_text, y_text = _tick_format(x_axis[2]), _tick_format(y_axis[2])
     names = list(series)
     shapes = [k if markers else None for k in range(len(names))]
     if not desc:
@@ -500,13 +548,13 @@ def lines(
         axes = f"横轴 {x_label or 'x'}{'（对数）' if x_log else ''}，纵轴 {y_label or 'y'}{'（对数）' if y_log else ''}"
         desc = f"折线图，{axes}。{spans}{marks}。"
     samples = [(_line_sample(k, shapes[k]), name) for k, name in enumerate(names)]
-    legend, top = _legend(samples if len(names) > 1 and not end_labels else [], width, 0)
+    legend, top = _legend(samples if len(names) > 1 and not end_labels else [], width, 0, 28)
     if y_label:
         top += LINE
     top += LINE + 8 if x_refs else LINE / 2
     bottom = top + height
-    left = max(text_width(y_axis[2](tick)) for tick in y_axis[0]) + GAP + 2
-    last = text_width(x_axis[2](x_axis[0][-1])) / 2
+    left = max(text_width(y_text(tick)) for tick in y_axis[0]) + GAP + 2
+    last = text_width(x_text(x_axis[0][-1])) / 2
     right = width - max(last, max(map(text_width, names)) + GAP + 14 if end_labels else 0, 4)
     if right - left < 160:
         raise ValueError("线端的系列名太长，绘图区放不下；改用图例（end_labels=False）")
@@ -538,17 +586,20 @@ def lines(
     marked = [at(*point) for point in points.values()]
     body.append(_group([_marker(0, x, y) for x, y in marked], f'class="kb-point" stroke="{BACKGROUND}"'))
     taken += [(x - 5, y - 5, x + 5, y + 5) for x, y in marked]
+    obstacles = [*drawn, *([(x, top), (x, bottom)] for x in (at(value, y_axis[0][0])[0] for value in x_refs.values()))]
+    obstacles += [[(left, y), (right, y)] for y in level.values()]
     frame = (left, top, right, bottom)
     free = []
     for label, (x, y) in zip(points, marked, strict=True):
         size = text_width(label)
         choices = [(x + 9, y), (x - 9 - size, y)]
-        choices += [(x + dx, y + dy) for dy in (-15, 15, -32, 32) for dx in (8, -size - 8, -size / 2)]
-        free.append(_place(label, choices, frame, drawn, taken))
+        choices += [(x + dx, y + dy) for dy in (-15, 15, -32, 32, -52, 52) for dx in (8, -size - 8, -size / 2)]
+        free.append(_place(label, choices, frame, obstacles, taken))
     for label, y in level.items():
         size = text_width(label)
+        lift = 17 if markers else 12
         steps = [left + GAP + t * (right - left - 2 * GAP - size) / 8 for t in range(9)]
-        free.append(_place(label, [(x, y + dy) for dy in (-12, 12) for x in reversed(steps)], frame, drawn, taken))
+        free.append(_place(label, [(x, y + dy) for dy in (-lift, lift) for x in reversed(steps)], frame, obstacles, taken))
     body.append(_group(free, HALO))
     if end_labels:
         ends = [places[-1] for places in drawn]
@@ -558,19 +609,18 @@ def lines(
             for k, ((x, y), spot) in enumerate(zip(ends, spots, strict=True))
         ]
         body += [_text(right + 14, spot, name) for spot, name in zip(spots, names, strict=True)]
-    body += [_text(left - GAP, at(x_axis[0][0], tick)[1], y_axis[2](tick), "end") for tick in y_axis[0]]
-    x_places = [at(tick, y_axis[0][0])[0] for tick in x_axis[0]]
-    shown = _thin(x_axis[0], x_places, [text_width(x_axis[2](tick)) for tick in x_axis[0]])
-    body += [_text(at(tick, y_axis[0][0])[0], bottom + LINE / 2 + 4, x_axis[2](tick), "middle") for tick in shown]
+    body += [_text(left - GAP, at(x_axis[0][0], tick)[1], y_text(tick), "end") for tick in y_axis[0]]
+    body += _tick_row([at(tick, y_axis[0][0])[0] for tick in x_axis[0]], list(map(x_text, x_axis[0])), bottom + LINE / 2 + 4)
     if y_label:
         body.append(_text(0, top - (LINE + 8 if x_refs else LINE / 2) - LINE / 2, y_label))
     total = bottom + LINE + 6
-    if x_label:
-        body.append(_text((left + right) / 2, total + LINE / 2, x_label, "middle"))
-        total += LINE + 2
     for label in (x_label, y_label):
         if text_width(label) > width:
             raise ValueError(f"坐标轴文字太长：{label!r}")
+    if x_label:
+        half = text_width(x_label) / 2
+        body.append(_text(min(max((left + right) / 2, half), width - half), total + LINE / 2, x_label, "middle"))
+        total += LINE + 2
     return _svg(width, total, title, desc, body)
 
 
@@ -646,6 +696,7 @@ def _place(
     size = text_width(label)
     best: tuple[float, Box] | None = None
     for x, y in choices:
+        x = min(max(x, frame[0] + 4), frame[2] - size - 4)
         box = (x - 2, y - 9, x + size + 2, y + 9)
         outside = sum(max(0.0, frame[i] - box[i]) + max(0.0, box[i + 2] - frame[i + 2]) for i in (0, 1))
         cost = 1e6 * outside + 1e3 * sum(_overlap(box, other) for other in taken)
@@ -695,7 +746,7 @@ def grid(
     """矩阵图：注意力掩码、切分表、亲和度。cells 全是类别键，或全是数值；None 画成空格子。
 
     类别：legend 是键 → 图例文字，颜色按 legend 的次序；None 不进图例。
-    数值：按大小分成五级色阶，格子里写数值（texts 可改写；写不下就不写）。
+    数值：按大小分成五级色阶，格子里写数值（texts 可改写）。文字比格子宽就不写；不超过 12 列时列名须都写得下。
     各行须等长，rows、columns、texts 的大小须与 cells 相符，类别须都在 legend 里，否则抛 ValueError。
 
     >>> svg = grid([["可见", None], ["可见", "可见"]], title="因果掩码", legend={"可见": "可见"},
@@ -740,21 +791,18 @@ def grid(
     if not desc:
         kinds = "、".join(names)
         desc = f"矩阵图，{len(cells)} 行 {count} 列" + (f"，图例：{kinds}" if kinds else "") + "。" + _describe_rows(levels, rows, names)
-    key, top = _legend([(_swatch(fill), name) for fill, name in zip(fills, names, strict=False)], width, 0)
-    left = max(map(text_width, rows), default=0) + GAP if rows else 0
-    if row_title or column_title:
-        top += LINE
-    if columns:
-        top += LINE
-    left = max(left, 1)
-    # 整除到 0.5，格子边对齐像素；至多 44，免得小矩阵的格子太大
-    size = min(44.0, math.floor((width - left - 1) / count * 2) / 2)
+    left = max([1.0, *(text_width(name) + GAP for name in rows)])
+    # 格宽取 0.5 的倍数；缺省至多 44，免得小矩阵的格子太大，文字与列名更宽时才加宽
+    room = math.floor((width - left - 1) / count * 2) / 2
+    widest = max([text_width(text) for row in written for text in row] + [text_width(name) + 2 for name in columns], default=0.0)
+    size = min(room, max(44.0, widest + 6))
     if size < 4:
         raise ValueError(f"{count} 列在 {width:g} 宽的图里放不下")
-    tall = min(size, 28.0) if any(any(row) for row in written or ()) or size > 28 else size
-    if written:
-        need = max(text_width(text) for row in written for text in row) + 6
-        size = min(max(size, need), math.floor((width - left - 1) / count * 2) / 2)
+    lettered = any(any(row) for row in written)
+    tall = min(size, 28.0) if lettered or size > 28 else size
+    whole = numeric and not texts and tall >= FONT and widest + 2 <= size  # 每格都写着数值，不必再画色阶图例
+    key, top = _swatches([] if whole else fills[: len(names)], [] if whole else names, width)
+    top += LINE * (bool(row_title or column_title) + bool(columns))
     boxes: list[list[str]] = [[] for _ in fills]
     words: list[list[str]] = [[] for _ in fills]
     plain = []
@@ -779,11 +827,13 @@ def grid(
         body += [_text(left - GAP, top + (i + 0.5) * tall, rows[i], "end") for i in range(0, len(rows), step)]
     if columns:
         centers = [left + (j + 0.5) * size for j in range(count)]
-        shown = _thin(list(range(count)), centers, [text_width(name) - 2 for name in columns])
-        body += [_text(centers[int(j)], top - LINE / 2, columns[int(j)], "middle") for j in shown]
+        shown = _thin(centers, columns, gap=2)
+        if len(shown) < count <= 12:  # 列多时是序号，隔几个写一个；列少时各有其名，不能省
+            raise ValueError(f"列名在 {size:g} 宽的格子里写不下：{max(columns, key=text_width)!r}")
+        body += [_text(centers[j], top - LINE / 2, columns[j], "middle") for j in shown]
     if row_title or column_title:
         y = top - LINE / 2 - (LINE if columns else 0)
-        corner = "  ".join(
+        corner = "，".join(
             part for part in (f"行：{row_title}" if row_title else "", f"列：{column_title}" if column_title else "") if part
         )
         if text_width(corner) > width:
@@ -863,9 +913,10 @@ def timeline(
     if not desc:
         busy = "；".join(f"{name} {len(row)} 块，忙 {fmt(math.fsum(b[1] - b[0] for b in row))}" for name, row in rows.items())
         desc = f"时间线{f'，单位 {unit}' if unit else ''}，到 {fmt(last)} 结束。{busy}。"
-    key, top = _legend([(_swatch(_color(k)), name) for k, name in enumerate(legend.values())], width, 0)
+    key, top = _swatches([_color(k) for k in range(len(keys))], list(legend.values()), width)
     left = max(map(text_width, rows)) + GAP
-    right = width - max(2.0, text_width(fmt(ticks[-1])) / 2)
+    tick_texts = [_tick_format(fmt)(tick) for tick in ticks]
+    right = width - max(2.0, text_width(tick_texts[-1]) / 2)
     if right - left < width * 0.4:
         raise ValueError(f"行名太长：{max(rows, key=text_width)!r}")
     top += LINE + 8 if refs else 2
@@ -888,11 +939,10 @@ def timeline(
                 words[k].append(_text(at(block[0]) + span / 2, y + thick / 2, label))
     body = [key, _rules(rules)]
     body += [_boxes(fill, _color(k)) for k, fill in enumerate(fills)]
-    body += [_group(word, f'fill="{_on_color(k)}" {MIDDLE}') for k, word in enumerate(words)]
     body += _ref_row(refs, at, top, bottom, width) if refs else []
+    body += [_group(word, _on_fill(k)) for k, word in enumerate(words)]
     body += [_text(left - GAP, top + (i + 0.5) * pitch, name, "end") for i, name in enumerate(rows)]
-    shown = _thin(ticks, [at(tick) for tick in ticks], [text_width(fmt(tick)) for tick in ticks])
-    body += [_text(at(tick), bottom + LINE / 2 + 6, fmt(tick), "middle") for tick in shown]
+    body += _tick_row([at(tick) for tick in ticks], tick_texts, bottom + LINE / 2 + 6)
     height = bottom + LINE + 6
     if unit:
         body.append(_text(width, height + LINE / 2 - 2, unit, "end"))
