@@ -7,7 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snippets.math.algorithms.online_softmax import Partial, absorb, attention_bytes, attention_flops, empty, hbm_accesses, merge
+from snippets.math.algorithms.online_softmax import (
+    Partial,
+    absorb,
+    attention_flops,
+    attention_memory,
+    causal_tiles,
+    empty,
+    forward_floor,
+    merge,
+)
 
 scores_lists = st.lists(st.floats(-700, 700) | st.just(-math.inf), max_size=30)
 
@@ -40,10 +49,26 @@ def test_merge_is_associative_and_commutative(a, b, c):
 
     def same(p: Partial, q: Partial) -> None:
         assert p.m == q.m
+        assert p.logsumexp == pytest.approx(q.logsumexp, rel=1e-12, abs=1e-12)
         assert p.output[0] == pytest.approx(q.output[0], rel=1e-9, abs=1e-12)
 
     same(merge(merge(x, y), z), merge(x, merge(y, z)))
     same(merge(x, y), merge(y, x))
+    assert merge(empty(1), x) == merge(x, empty(1)) == x
+
+
+@settings(deadline=None)
+@given(st.lists(st.floats(-20, 20), min_size=1, max_size=30))
+def test_the_state_is_the_unscaled_sum_in_disguise(scores):
+    """e^m · (l, acc) is (Σ e^s, Σ e^s v): merging is addition, hence associative."""
+    state = absorb(empty(1), scores, [[float(i)] for i in range(len(scores))])
+    assert state.logsumexp == pytest.approx(math.log(math.fsum(map(math.exp, scores))), abs=1e-12)
+    assert math.exp(state.m) * state.l == pytest.approx(math.fsum(map(math.exp, scores)))
+    assert math.exp(state.m) * state.acc[0] == pytest.approx(math.fsum(i * math.exp(x) for i, x in enumerate(scores)))
+
+
+def test_values_behind_the_mask_are_not_read():
+    assert absorb(empty(1), [0.0, -math.inf], [[3.0], [math.nan]]).output == (3.0,)
 
 
 def test_logsumexp_does_not_overflow():
@@ -53,9 +78,22 @@ def test_logsumexp_does_not_overflow():
     assert empty(3).logsumexp == -math.inf
 
 
+sizes = st.integers(1, 12)
+
+
+@settings(deadline=None)
+@given(st.integers(1, 30), st.integers(1, 30), sizes, sizes)
+def test_tiles_equal_the_dense_mask(s, t, tile_q, tile_k):
+    visible = [[j <= i + t - s for j in range(t)] for i in range(s)]
+    for r, row in enumerate(causal_tiles(s, t, tile_q, tile_k)):
+        for c, kind in enumerate(row):
+            part = [x for line in visible[r * tile_q : (r + 1) * tile_q] for x in line[c * tile_k : (c + 1) * tile_k]]
+            assert kind == ("full" if all(part) else "edge" if any(part) else "skip")
+
+
 def test_tiled_memory_is_linear_in_length():
-    assert attention_bytes(2048, 8, 64)[1] == 2 * attention_bytes(1024, 8, 64)[1]
-    assert attention_bytes(2048, 8, 64)[0] == 4 * attention_bytes(1024, 8, 64)[0]
+    assert attention_memory(2048, 8, 64)[1] == 2 * attention_memory(1024, 8, 64)[1]
+    assert attention_memory(2048, 8, 64)[0] == 4 * attention_memory(1024, 8, 64)[0]
 
 
 def test_causal_flops_tend_to_half():
@@ -63,20 +101,26 @@ def test_causal_flops_tend_to_half():
     assert attention_flops(1, 1, 64, causal=True) == attention_flops(1, 1, 64)
 
 
-def test_larger_sram_means_fewer_accesses():
-    assert hbm_accesses(4096, 64, 200_000)[1] == hbm_accesses(4096, 64, 100_000)[1] / 2
+def test_only_the_explicit_traffic_is_quadratic_when_keys_are_read_once():
+    (_, explicit, *_), _, (_, tiled, *_) = forward_floor(8192, 32, 8, 128, 989e12, 3.35e12)
+    (_, explicit2, *_), _, (_, tiled2, *_) = forward_floor(16384, 32, 8, 128, 989e12, 3.35e12)
+    assert tiled2 == pytest.approx(2 * tiled)
+    assert explicit2 - tiled2 == pytest.approx(4 * (explicit - tiled), rel=1e-3)
 
 
 @pytest.mark.parametrize(
     ("call", "message"),
     [
         (lambda: empty(0), "d 必须"),
+        (lambda: absorb(empty(2), [1.0], [[1.0]]), "2 维"),
+        (lambda: absorb(empty(1), [math.nan], [[1.0]]), "NaN 或"),
+        (lambda: causal_tiles(1, 1, 0, 1), "tile_q"),
         (lambda: absorb(empty(1), [1.0], []), "个数不同"),
         (lambda: absorb(empty(1), [math.inf], [[1.0]]), "NaN 或"),
         (lambda: merge(empty(1), empty(2)), "维数不同"),
-        (lambda: attention_bytes(0, 1, 1), "≥ 1"),
-        (lambda: attention_flops(1, 0, 1), "≥ 1"),
-        (lambda: hbm_accesses(1, 1, 0), "≥ 1"),
+        (lambda: attention_memory(0, 1, 1), "s 必须"),
+        (lambda: attention_flops(1, 0, 1), "heads 必须"),
+        (lambda: forward_floor(1, 1, 1, 1, 0, 1), "peak 必须"),
     ],
 )
 def test_bad_input(call, message):
