@@ -71,13 +71,15 @@ GPT3 = Shape(s=2048, b=1, h=12288, a=96)
 def layer_bytes(shape: Shape, t: int = 1, sequence_parallel: bool = False, recompute: str = "none") -> float:
     """每层每个 micro-batch 每卡的激活字节（Korthikanti 2022，表 2）。
 
-    recompute: none、selective（重算注意力核心，去掉 5as/h 项）、full（只存层输入 2sbh）。
+    recompute: none、selective（重算注意力核心，去掉 5as/h 项）、full（只存层输入 2sbh；有 SP 时层输入本来就只有 s/t 行）。
 
     >>> gb = lambda **options: round(layer_bytes(GPT3, **options) / 1e9, 3)
     >>> gb(), gb(t=8), gb(t=8, sequence_parallel=True)                   # GPT-3 175B 一层，GB = 10⁹ 字节
     (2.869, 0.579, 0.359)
     >>> gb(t=8, recompute="selective"), gb(t=8, sequence_parallel=True, recompute="selective"), gb(recompute="full")
     (0.327, 0.107, 0.05)
+    >>> f'{layer_bytes(GPT3, 8, True, "selective") / layer_bytes(GPT3, 8):.1%}'      # 论文 §6.1：不到 TP 基线的 20%，5 倍
+    '18.5%'
     >>> layer_bytes(GPT3, recompute="some")
     Traceback (most recent call last):
     ...
@@ -87,7 +89,7 @@ def layer_bytes(shape: Shape, t: int = 1, sequence_parallel: bool = False, recom
     if recompute not in ("none", "selective", "full"):
         raise ValueError(f"recompute 须为 none、selective 或 full，收到 {recompute!r}")
     if recompute == "full":
-        return 2 * shape.sbh
+        return 2 * shape.sbh / (t if sequence_parallel else 1)
     attention = 0 if recompute == "selective" else shape.attention
     if sequence_parallel:
         return shape.sbh * (34 + attention) / t
@@ -139,6 +141,33 @@ def pipeline_layers_in_flight(layers: int, p: int, m: int, virtual: int = 1) -> 
     return min(m, p * factor) * layers / p
 
 
+def first_stage_gb(shape: Shape, layers: int, p: int, m: int, virtual: int, t: int = 8) -> tuple[float, float]:
+    """第一段每卡的激活 GB（10⁹ 字节），TP + SP：(不重算, 选择性重算)。
+
+    >>> [round(gb, 1) for gb in first_stage_gb(GPT3, 96, p=8, m=64, virtual=3)]      # 论文表 3 的 175B 配置，80 GB 的 A100
+    [44.5, 13.3]
+    """
+    in_flight = pipeline_layers_in_flight(layers, p, m, virtual)
+    none, selective = (layer_bytes(shape, t, True, recompute) * in_flight / 1e9 for recompute in ("none", "selective"))
+    return none, selective
+
+
+def ends_share(shape: Shape, layers: int, vocabulary: int, p: int = 1) -> float:
+    """首尾与各层之比：嵌入的 dropout 掩码 sbhp/t；p = 1 时再加最后的归一化、输出层输入、fp32 logits 共 4sbh/t·(1 + v/h)。
+
+    公式出自 Korthikanti 2022，§4.3；各项都除以 t，比值与 t 无关。
+
+    >>> m22b = Shape(s=2048, b=4, h=6144, a=64)
+    >>> f"{ends_share(m22b, 48, 51_200):.2%}"                # 论文 §4.3 写“不到 0.01%”
+    '0.57%'
+    >>> f"{ends_share(GPT3, 96, 51_200, p=8):.2%}"           # p > 1 时第一段没有输出层
+    '0.07%'
+    """
+    _positive(layers=layers, vocabulary=vocabulary, p=p)
+    output = 4 * (1 + vocabulary / shape.h) if p == 1 else 0
+    return (p + output) / layers / (34 + shape.attention)
+
+
 # --8<-- [end:pipeline]
 
 
@@ -164,68 +193,84 @@ LLAMA3_8B = Decoder(h=4096, a=32, kv=8, f=14336, layers=32, vocabulary=128_256)
 LLAMA3_70B = Decoder(h=8192, a=64, kv=8, f=28672, layers=80, vocabulary=128_256)
 
 
-def decoder_items(model: Decoder) -> list[tuple[str, float]]:
-    """每 token 每层要为反向留下的字节，逐项（PyTorch 逐算子执行，RMSNorm 用融合核）。
+RECOMPUTE = ("none", "fused", "swiglu", "swiglu+norm", "full")
 
-    >>> items = decoder_items(LLAMA3_8B)
-    >>> for name, size in items:
+
+def decoder_items(model: Decoder, mode: str = "none") -> list[tuple[str, float]]:
+    """每 token 每层要为反向留下的字节，逐项；RMSNorm 与注意力用融合核。
+
+    mode 从多到少：none（SwiGLU 逐算子）、fused（融合 SwiGLU：SiLU(gate) 在反向现算）、swiglu（乘积也重算）、
+    swiglu+norm（两个 RMSNorm 的输出也重算）、full（只存层输入）。
+
+    >>> for name, size in decoder_items(LLAMA3_8B):
     ...     print(f"{size:>8,.0f}  {name}")
       16,384  两个 RMSNorm 的输入
-       8,192  QKV 线性层的输入
       12,288  Q、K、V（RoPE 之后）
        8,192  注意力输出（也是输出投影的输入）
          128  FlashAttention 的 logsumexp（fp32）
-       8,192  gate、up 线性层的输入
-     114,688  SwiGLU：gate、SiLU(gate)、up、乘积
+      57,344  gate、up
+      28,672  乘积（也是 down 的输入）
+      28,672  SiLU(gate)
+      16,384  QKV、gate/up 线性层的输入
            8  RMSNorm 的 1/RMS（fp32）
-    >>> round(sum(size for _, size in items) / 4096, 2)        # 折合 sbh 的系数
-    41.03
+    >>> [round(sum(size for _, size in decoder_items(LLAMA3_8B, mode)) / 4096, 2) for mode in RECOMPUTE]   # 折合 sbh 的系数
+    [41.03, 34.03, 27.03, 23.03, 2.0]
     """
+    if mode not in RECOMPUTE:
+        raise ValueError(f"recompute 须为 {'、'.join(RECOMPUTE)}，收到 {mode!r}")
+    level = RECOMPUTE.index(mode)
+    if mode == "full":
+        return [("层输入", 2 * model.h)]
     kv_width = model.h * model.kv / model.a
-    return [
-        ("两个 RMSNorm 的输入", 4 * model.h),
-        ("QKV 线性层的输入", 2 * model.h),
-        ("Q、K、V（RoPE 之后）", 2 * model.h + 4 * kv_width),
-        ("注意力输出（也是输出投影的输入）", 2 * model.h),
-        ("FlashAttention 的 logsumexp（fp32）", 4 * model.a),
-        ("gate、up 线性层的输入", 2 * model.h),
-        ("SwiGLU：gate、SiLU(gate)、up、乘积", 8 * model.f),
-        ("RMSNorm 的 1/RMS（fp32）", 8),
+    items = [
+        ("两个 RMSNorm 的输入", 4 * model.h, 3),
+        ("Q、K、V（RoPE 之后）", 2 * model.h + 4 * kv_width, 3),
+        ("注意力输出（也是输出投影的输入）", 2 * model.h, 3),
+        ("FlashAttention 的 logsumexp（fp32）", 4 * model.a, 3),
+        ("gate、up", 4 * model.f, 3),
+        ("乘积（也是 down 的输入）", 2 * model.f, 1),
+        ("SiLU(gate)", 2 * model.f, 0),
+        ("QKV、gate/up 线性层的输入", 4 * model.h, 2),
+        ("RMSNorm 的 1/RMS（fp32）", 8, 2),
     ]
+    return [(name, size) for name, size, last in items if level <= last]
 
 
-def decoder_bytes(model: Decoder, tokens: int, recompute: str = "none") -> float:
-    """整个模型一个 micro-batch 的激活字节（不含嵌入与 logits）；tokens = s·b。
+def decoder_bytes(model: Decoder, tokens: int, recompute: str = "none", t: int = 1, c: int = 1) -> float:
+    """整个模型一个 micro-batch 每卡的激活字节（不含嵌入与 logits）；tokens = s·b，t 为 TP + SP 的度，c 为 CP 的度。
 
-    recompute: none；swiglu（SiLU 与乘积在反向重算，只留 gate、up）；full（每层只存输入 2h）。
+    >>> for mode in RECOMPUTE:                                        # s = 8192，b = 1，GB = 10⁹ 字节
+    ...     one, big, split = (decoder_bytes(*args) / 1e9 for args in (
+    ...         (LLAMA3_8B, 8192, mode), (LLAMA3_70B, 8192, mode), (LLAMA3_70B, 8192, mode, 8)))
+    ...     print(f"{mode:<12} 8B {one:5.1f}   70B {big:6.1f}   70B TP 8 + SP {split:5.1f}")
+    none         8B  44.1   70B  217.6   70B TP 8 + SP  27.2
+    fused        8B  36.5   70B  180.0   70B TP 8 + SP  22.5
+    swiglu       8B  29.0   70B  142.4   70B TP 8 + SP  17.8
+    swiglu+norm  8B  24.7   70B  121.0   70B TP 8 + SP  15.1
+    full         8B   2.1   70B   10.7   70B TP 8 + SP   1.3
+    """
+    _positive(tokens=tokens, t=t, c=c)
+    if model.kv % t:
+        raise ValueError(f"KV 头数 {model.kv} 不是 t={t} 的整数倍：K、V 要复制，不再是整除 t")
+    return sum(size for _, size in decoder_items(model, recompute)) * tokens * model.layers / (t * c)
 
-    >>> [round(decoder_bytes(LLAMA3_8B, 8192, mode) / 1e9, 1) for mode in ("none", "swiglu", "full")]
-    [44.1, 29.0, 2.1]
-    >>> [round(decoder_bytes(LLAMA3_70B, 8192, mode) / 1e9, 1) for mode in ("none", "swiglu", "full")]
-    [217.6, 142.4, 10.7]
+
+LOSS = {"forward": 10, "backward": 12, "held": 14}  # 每 token 每词表项同时活着的字节，saved_tensors.loss_peak 数出
+
+
+def logits_bytes(model: Decoder, tokens: int, phase: str = "forward") -> float:
+    """逐算子的交叉熵在损失处的峰值。
+
+    forward: bf16 logits 2 + fp32 的一份 4 + log-softmax 4；backward: log-softmax 4 + 两份 fp32 梯度 8；
+    held: 调用方还握着 bf16 logits（例如把它放在返回值里），反向再加 2。
+
+    >>> [round(logits_bytes(LLAMA3_8B, 8192, phase) / 1e9, 1) for phase in LOSS]
+    [10.5, 12.6, 14.7]
     """
     _positive(tokens=tokens)
-    per_token = sum(size for _, size in decoder_items(model))
-    match recompute:
-        case "none":
-            pass
-        case "swiglu":
-            per_token -= 4 * model.f
-        case "full":
-            per_token = 2 * model.h
-        case _:
-            raise ValueError(f"recompute 须为 none、swiglu 或 full，收到 {recompute!r}")
-    return per_token * tokens * model.layers
-
-
-def logits_bytes(model: Decoder, tokens: int) -> float:
-    """损失处的峰值：bf16 logits、转成 fp32 的一份、fp32 的 softmax 梯度，每 token 每词表项 2 + 4 + 4 字节。
-
-    >>> round(logits_bytes(LLAMA3_8B, 8192) / 1e9, 1)            # 比 7 层的激活还大
-    10.5
-    """
-    _positive(tokens=tokens)
-    return 10.0 * tokens * model.vocabulary
+    if phase not in LOSS:
+        raise ValueError(f"phase 须为 {'、'.join(LOSS)}，收到 {phase!r}")
+    return float(LOSS[phase] * tokens * model.vocabulary)
 
 
 # --8<-- [end:modern]
@@ -264,3 +309,21 @@ def figure_variants() -> str:
         title="GPT-3 175B 一层的激活显存（s = 2048，b = 1）",
         unit="GB",
     )
+
+
+def figure_modern() -> str:
+    """Llama-3-8B 一层一条 8K 的激活，五档。"""
+    labels = {"none": "逐算子", "fused": "融合 SwiGLU", "swiglu": "重算 SwiGLU", "swiglu+norm": "再重算归一化", "full": "全重算"}
+    series = {"SwiGLU": [], "注意力": [], "归一化与线性层的输入": []}
+    for mode in RECOMPUTE:
+        sizes = dict.fromkeys(series, 0.0)
+        for name, size in decoder_items(LLAMA3_8B, mode):
+            if name.startswith(("gate", "乘积", "SiLU")):
+                sizes["SwiGLU"] += size
+            elif name.startswith(("Q、K、V", "注意力", "Flash")):
+                sizes["注意力"] += size
+            else:
+                sizes["归一化与线性层的输入"] += size
+        for group, size in sizes.items():
+            series[group].append(size * 8192 / 1e9)
+    return bars(list(labels.values()), series, title="Llama-3-8B 一层的激活显存（一条 8192）", unit="GB")
