@@ -11,6 +11,7 @@ from snippets.math.linear_algebra.svd import (
     excess_error,
     gram_loses_small_values,
     pca,
+    randomized_flops,
     randomized_svd,
     range_basis,
     rank_for_energy,
@@ -159,12 +160,39 @@ def test_torch_svd_lowrank_is_as_good():
 @given(st.lists(st.floats(0, 100), min_size=1, max_size=20).filter(any), st.floats(0.05, 1))
 def test_rank_for_energy_is_minimal(sigma, energy):
     sigma = np.sort(sigma)[::-1]
-    if not (sigma**2).any():
-        return
     r = rank_for_energy(sigma, energy)
-    share = np.cumsum(sigma**2) / np.sum(sigma**2)
+    energies = (sigma / sigma[0]) ** 2
+    share = np.cumsum(energies) / np.sum(energies)
     assert share[r - 1] >= energy - 1e-9
     assert r == 1 or share[r - 2] < energy
+
+
+@pytest.mark.parametrize("shape", [(400, 400), (800, 200)])
+def test_edge_of_the_noise_spectrum(shape):
+    largest = np.linalg.norm(0.3 * random_matrix(shape), 2)
+    assert largest == pytest.approx(0.3 * (np.sqrt(shape[0]) + np.sqrt(shape[1])), rel=0.03)
+
+
+def test_error_of_the_range_basis_is_known_afterwards():
+    a = random_matrix((30, 20))
+    q = range_basis(a, 7)
+    assert np.linalg.norm(a - q @ q.T @ a) ** 2 == pytest.approx(np.linalg.norm(a) ** 2 - np.linalg.norm(q.T @ a) ** 2)
+
+
+def test_flops_without_power_iterations_are_two_products():
+    assert randomized_flops(40, 30, 5, oversample=2, power=0) == 2 * (2 * 40 * 30 * 7)
+    assert randomized_flops(40, 30, 5, oversample=2, power=3) == 8 * (2 * 40 * 30 * 7)
+
+
+@pytest.mark.parametrize("gap", [1e-2, 1e-4])
+def test_gradient_through_singular_vectors_grows_like_one_over_the_gap(gap):
+    a = torch.diag(torch.tensor([1.0 + gap, 1.0, 0.5], dtype=torch.float64)).requires_grad_()
+    vt = torch.linalg.svd(a).Vh
+    vt[0, 1].backward()  # a component of the first right singular vector
+    assert a.grad.abs().max().item() * gap == pytest.approx(0.5, rel=0.02)
+    b = a.detach().clone().requires_grad_()
+    torch.linalg.svdvals(b).sum().backward()  # singular values alone stay harmless
+    assert b.grad.abs().max().item() == pytest.approx(1.0)
 
 
 @pytest.mark.parametrize(
@@ -179,6 +207,7 @@ def test_rank_for_energy_is_minimal(sigma, energy):
         (lambda: range_basis(np.eye(2), 3), "width"),
         (lambda: randomized_svd(np.eye(2), 3), "k"),
         (lambda: randomized_svd(np.eye(2), 1, oversample=-1), "oversample"),
+        (lambda: randomized_flops(0, 1, 1), "m、n、k"),
         (lambda: with_spectrum(np.ones(3), 2), "rows"),
         (lambda: rank_for_energy(np.zeros(2), 0.5), "不全为 0"),
     ],
