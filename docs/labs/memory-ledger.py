@@ -71,7 +71,7 @@ def ledger(stage: int, tokens: int, recompute: str) -> dict[str, float]:
         "梯度": gradients,
         "优化器状态": optimizer,
         "激活": decoder_bytes(MODEL, tokens, recompute) / 1e9,
-        "logits 峰值": logits_bytes(MODEL, tokens) / 1e9,
+        "logits 峰值": logits_bytes(MODEL, tokens, "backward") / 1e9,
     }
 
 
@@ -92,7 +92,7 @@ for name, book in books.items():
     print(f"{name:<10} 合计 {sum(book.values()):5.1f} GB，其中激活 {book['激活']:4.1f} GB")
 
 # %% [markdown]
-# 切到 ZeRO-3 之后，模型状态只剩 16 GB，**激活成了大头**；而 logits 的峰值 10.5 GB 与重算无关，要靠分块交叉熵或词表并行。
+# 切到 ZeRO-3 之后，模型状态只剩 16 GB，**激活成了大头**；而逐算子的交叉熵在反向到 12 字节每 logit，峰值 12.6 GB，与重算无关，要靠分块交叉熵或词表并行。
 #
 # ## 序列长多少会放不下 { #length }
 #
@@ -119,7 +119,7 @@ HTML(
 def longest(mode: str, limit_gb: float = 80.0) -> int:
     """放得进 limit_gb 的最大 token 数：账对 token 数是线性的，直接解出来。"""
     fixed = sum(state_bytes(PSI, RANKS, 3)) / 1e9
-    per_token = (decoder_bytes(MODEL, 1, mode) + logits_bytes(MODEL, 1)) / 1e9
+    per_token = (decoder_bytes(MODEL, 1, mode) + logits_bytes(MODEL, 1, "backward")) / 1e9
     return int((limit_gb - fixed) / per_token)
 
 
@@ -127,14 +127,16 @@ for name, mode in cases.items():
     print(f"{name:<10} 最多 {longest(mode):>6,} token")
 
 # %% [markdown]
-# 全重算能放下的长度是不重算的四倍多，但此时账上的大头已是 logits：再往上要先治它，再谈上下文并行。
+# 全重算能放下的长度接近不重算的四倍，但此时账上的大头已是 logits：再往上要先治它，再谈上下文并行。
 #
 # ## 70B 要多少卡 { #seventy }
 
 # %%
 for ranks in (8, 16, 32, 64):
     state = sum(state_bytes(70.55e9, ranks, 3)) / 1e9
-    rest = {name: (decoder_bytes(LLAMA3_70B, TOKENS, mode) + logits_bytes(LLAMA3_70B, TOKENS)) / 1e9 for name, mode in cases.items()}
+    rest = {
+        name: (decoder_bytes(LLAMA3_70B, TOKENS, mode) + logits_bytes(LLAMA3_70B, TOKENS, "backward")) / 1e9 for name, mode in cases.items()
+    }
     fits = [name for name, size in rest.items() if state + size <= 80]
     print(f"{ranks:>3} 卡：状态 {state:6.1f} GB；80 GB 里放得下：{'、'.join(fits) or '都放不下'}")
 

@@ -133,14 +133,17 @@ def token_mean_or_mean_of_means(losses: Sequence[Sequence[float]]) -> tuple[floa
 
 
 def logits_gigabytes(tokens: int, vocabulary: int, chunk: int | None = None) -> float:
-    """算损失时 logits 占的 GB（10⁹ 字节）：bf16 logits、fp32 副本、fp32 梯度共 10 字节；分块时只有 chunk 个 token 同时在。
+    """逐算子算损失时 logits 的峰值，GB（10⁹ 字节）；分块时只有 chunk 个 token 同时在。
+
+    峰值在反向，每个 logit 12 字节：log-softmax 4，两份 fp32 梯度 8（前向是 bf16 2 + fp32 4 + log-softmax 4 = 10）。
+    系数由 infra/memory/saved_tensors.py 的 loss_peak 数出。
 
     >>> round(logits_gigabytes(8192, 128_256), 2), round(logits_gigabytes(8192, 128_256, chunk=1024), 2)
-    (10.51, 1.31)
+    (12.61, 1.58)
     """
     if tokens < 1 or vocabulary < 1 or (chunk is not None and chunk < 1):
         raise ValueError(f"tokens、vocabulary、chunk 都必须 ≥ 1，收到 {tokens, vocabulary, chunk}")
-    return 10 * min(tokens, chunk or tokens) * vocabulary / 1e9
+    return 12 * min(tokens, chunk or tokens) * vocabulary / 1e9
 
 
 # --8<-- [end:mean]
