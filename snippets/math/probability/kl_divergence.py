@@ -1,4 +1,4 @@
-"""KL 散度：方向的后果、k1/k2/k3 估计量、蒸馏的 T² 与梯度、支撑不同时的无穷（只用标准库）。"""
+"""KL 散度：方向的后果、k1/k2/k3 估计量的偏差与方差、蒸馏的 T² 与梯度、支撑不同时的无穷（只用标准库）。"""
 
 import math
 import random
@@ -44,28 +44,51 @@ def fit_gaussian_to_two_modes(direction: str) -> tuple[float, float, float]:
 def estimators(log_ratio: float) -> tuple[float, float, float]:
     """单个样本 x ~ q 对 KL(q‖p) 的三个估计；log_ratio = ln p(x) − ln q(x)，r = e^log_ratio（Schulman 2020）。
 
-    k1 = −ln r：无偏，可为负，方差大。k2 = ½(ln r)²：有偏，恒非负，方差小。k3 = (r − 1) − ln r：无偏，恒非负。
+    k1 = −ln r：无偏，可为负。k2 = ½(ln r)²：有偏，恒非负。k3 = (r − 1) − ln r：无偏，恒非负；r 大时方差随 e^{d} 增长。
+    log_ratio = −inf（p 为 0）时三者都是 inf；r 超出双精度范围时 k3 是 inf。
 
     >>> [round(k, 4) for k in estimators(math.log(1.1))]
     [-0.0953, 0.0045, 0.0047]
     """
-    if math.isnan(log_ratio):
-        raise ValueError("log_ratio 是 NaN")
-    ratio = math.exp(log_ratio)
-    return -log_ratio, 0.5 * log_ratio**2, ratio - 1 - log_ratio
+    if math.isnan(log_ratio) or log_ratio == math.inf:
+        raise ValueError(f"log_ratio 不能是 NaN 或 +inf（x 抽自 q，q(x) 不会是 0），收到 {log_ratio}")
+    try:
+        ratio_minus_one = math.expm1(log_ratio)  # 不写 exp(x) − 1：两分布很近时会把有效数字减光，k3 变成 0 甚至负数
+    except OverflowError:
+        ratio_minus_one = math.inf
+    return -log_ratio, 0.5 * log_ratio**2, ratio_minus_one - log_ratio
 
 
-def estimator_table(shift: float, samples: int = 100_000) -> tuple[float, list[tuple[str, float, float]]]:
-    """q = N(0, 1)、p = N(shift, 1)，真值 shift²/2。返回 (真值, [(名字, 相对偏差, 标准差 ÷ 真值)])，种子固定。
+def estimator_moments(shift: float) -> list[tuple[str, float, float]]:
+    """q = N(0, 1)、p = N(shift, 1) 时的闭式：[(名字, 相对偏差, 单样本标准差 ÷ 真值)]，真值 d/2，d = shift²。
+
+    ln r ~ N(−d/2, d)，所以 E[k2] = d/2 + d²/8，方差依次是 d、(2d² + d³)/4、e^d − 1 − d。
+
+    >>> for shift in (0.1, 1.0, 2.0, 3.0):
+    ...     rows = (f"{name} 偏差 {100 * bias:+.3g}%、标准差 {std:.1f}×" for name, bias, std in estimator_moments(shift))
+    ...     print(f"KL = {shift**2 / 2:.3f}  " + "；".join(rows))
+    KL = 0.005  k1 偏差 +0%、标准差 20.0×；k2 偏差 +0.25%、标准差 1.4×；k3 偏差 +0%、标准差 1.4×
+    KL = 0.500  k1 偏差 +0%、标准差 2.0×；k2 偏差 +25%、标准差 1.7×；k3 偏差 +0%、标准差 1.7×
+    KL = 2.000  k1 偏差 +0%、标准差 1.0×；k2 偏差 +100%、标准差 2.4×；k3 偏差 +0%、标准差 3.5×
+    KL = 4.500  k1 偏差 +0%、标准差 0.7×；k2 偏差 +225%、标准差 3.3×；k3 偏差 +0%、标准差 20.0×
+    """
+    if not 0 < abs(shift) <= 20:
+        raise ValueError(f"shift 须非零且绝对值 ≤ 20（等于 0 时真值是 0，相对量没有定义），收到 {shift}")
+    d = shift * shift
+    variances = d, (2 * d**2 + d**3) / 4, math.expm1(d) - d
+    return [(f"k{i}", bias, math.sqrt(v) / (d / 2)) for i, (bias, v) in enumerate(zip((0.0, d / 4, 0.0), variances, strict=True), 1)]
+
+
+def estimator_table(shift: float, samples: int = 100_000) -> list[tuple[str, float, float]]:
+    """同上，用 samples 个样本实测，种子固定。
 
     >>> for shift in (0.1, 1.0):
-    ...     true, rows = estimator_table(shift)
-    ...     print(f"KL = {true:.3f}  " + "；".join(f"{name} 偏差 {bias:+.1%}、标准差 {std:.1f}×" for name, bias, std in rows))
-    KL = 0.005  k1 偏差 -10.6%、标准差 20.0×；k2 偏差 -0.1%、标准差 1.4×；k3 偏差 -0.2%、标准差 1.4×
-    KL = 0.500  k1 偏差 -1.1%、标准差 2.0×；k2 偏差 +24.2%、标准差 1.7×；k3 偏差 -0.2%、标准差 1.6×
+    ...     print("；".join(f"{name} 偏差 {bias:+.1%}、标准差 {std:.1f}×" for name, bias, std in estimator_table(shift)))
+    k1 偏差 -10.6%、标准差 20.0×；k2 偏差 -0.1%、标准差 1.4×；k3 偏差 -0.2%、标准差 1.4×
+    k1 偏差 -1.1%、标准差 2.0×；k2 偏差 +24.2%、标准差 1.7×；k3 偏差 -0.2%、标准差 1.6×
     """
-    if samples < 2:
-        raise ValueError(f"samples 必须 ≥ 2，收到 {samples}")
+    if samples < 2 or not 0 < abs(shift) <= 20:
+        raise ValueError(f"须有 samples ≥ 2、shift 非零且绝对值 ≤ 20，收到 {samples, shift}")
     rng, true = random.Random(0), shift * shift / 2
     draws = [estimators(rng.gauss(0, 1) * shift - true) for _ in range(samples)]
     rows = []
@@ -73,7 +96,7 @@ def estimator_table(shift: float, samples: int = 100_000) -> tuple[float, list[t
         mean = math.fsum(values) / samples
         variance = math.fsum((v - mean) ** 2 for v in values) / (samples - 1)
         rows.append((name, mean / true - 1, math.sqrt(variance) / true))
-    return true, rows
+    return rows
 
 
 # --8<-- [end:estimators]
@@ -81,9 +104,11 @@ def estimator_table(shift: float, samples: int = 100_000) -> tuple[float, list[t
 
 # --8<-- [start:distill]
 def soften(logits: Sequence[float], temperature: float) -> list[float]:
-    """softmax(z / T)。"""
-    if not temperature > 0:
-        raise ValueError(f"temperature 必须为正，收到 {temperature}")
+    """softmax(z / T)；允许 −inf（被屏蔽的类），不允许全是 −inf。"""
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"temperature 必须为正且有限，收到 {temperature}")
+    if not logits or any(math.isnan(z) or z == math.inf for z in logits) or max(logits) == -math.inf:
+        raise ValueError("logits 须非空、不含 NaN 或 +inf，且至少一个有限")
     top = max(logits)
     weights = [math.exp((z - top) / temperature) for z in logits]
     total = math.fsum(weights)
@@ -100,6 +125,8 @@ def distillation_gradient(student: Sequence[float], teacher: Sequence[float], te
     >>> [norm(distillation_gradient(student, teacher, t)) for t in (1, 4, 16)]                    # 乘 T² 后同量级
     [0.1079, 0.5675, 0.7609]
     """
+    if len(student) != len(teacher):
+        raise ValueError(f"student 与 teacher 的类数不同：{len(student)} 与 {len(teacher)}，KL 没有定义")
     p, q = soften(teacher, temperature), soften(student, temperature)
     factor = temperature if scaled else 1 / temperature
     return [factor * (b - a) for a, b in zip(p, q, strict=True)]

@@ -15,6 +15,8 @@ from snippets.math.probability.monte_carlo import (
     pass_at_k,
     sequence_weights,
     speculative_step,
+    tail_probability,
+    truncated_weights,
     variance_ratios,
 )
 
@@ -53,6 +55,41 @@ def test_product_weights_follow_the_log_normal_law(length):
     product, geometric = sequence_weights(length, 0.05, 50_000)
     assert product == pytest.approx(math.exp(-length * 0.0025), rel=0.1)
     assert geometric > 0.99
+
+
+def test_a_shifted_proposal_finds_the_rare_event_and_the_plain_one_does_not_notice():
+    true, mean, relative = tail_probability(4.0, 4.0)
+    assert true == pytest.approx(3.1671e-5, rel=1e-4)
+    assert mean == pytest.approx(true, rel=4 * relative)
+    assert relative < 0.03
+    assert tail_probability(4.0, 0.0)[1:] == (0.0, 0.0)  # no hit: an estimate of 0 with a standard error of 0
+    assert tail_probability(1.0, 0.0, 50_000)[1] == pytest.approx(0.15866, rel=0.05)
+
+
+def test_truncated_weights_follow_the_closed_form():
+    phi = lambda x: math.erfc(-x / math.sqrt(2)) / 2  # noqa: E731
+    var, caps = 1000 * 0.05**2, [20.0, 10.0, 2.0, 1.0]
+    std = math.sqrt(var)
+    rows = truncated_weights(caps, n=100_000)
+    for cap, bias, _ in rows:
+        exact = phi((math.log(cap) - var / 2) / std) + cap * phi(-(math.log(cap) + var / 2) / std) - 1
+        assert bias == pytest.approx(exact, abs=0.03)
+    assert [row[2] for row in rows] == sorted((row[2] for row in rows), reverse=True)
+    assert [abs(row[1]) for row in rows] == sorted(abs(row[1]) for row in rows)
+
+
+def test_many_votes_do_not_overflow():
+    assert majority_correct(0.52, 10_001) == pytest.approx(0.99997, abs=1e-4)
+    assert (majority_correct(0.0, 5), majority_correct(1.0, 5)) == (0.0, 1.0)
+
+
+def test_distributions_that_differ_by_rounding():
+    class Always(random.Random):
+        def random(self):
+            return 1 - 2**-53
+
+    p, q = [0.5 - 1e-10, 0.5], [0.5, 0.5]
+    assert speculative_step(p, q, Always())[1]
 
 
 @pytest.mark.parametrize(("n", "c", "k"), [(6, 2, 3), (5, 0, 2), (5, 5, 2), (7, 3, 7), (4, 1, 1)])
@@ -106,6 +143,12 @@ def test_identical_draft_is_always_accepted():
         (lambda: variance_ratios(3), "n 必须"),
         (lambda: effective_samples([0.0]), "weights"),
         (lambda: effective_samples([-1.0, 2.0]), "weights"),
+        (lambda: effective_samples([math.nan, 1.0]), "weights"),
+        (lambda: effective_samples([math.inf, 1.0]), "weights"),
+        (lambda: tail_probability(math.nan, 0.0), "有限"),
+        (lambda: truncated_weights([]), "caps"),
+        (lambda: truncated_weights([math.nan]), "caps"),
+        (lambda: speculative_step([math.nan, 1.0], [0.5, 0.5], random.Random(0)), "分布"),
         (lambda: sequence_weights(0), "length"),
         (lambda: pass_at_k(5, 6, 1), "correct"),
         (lambda: pass_at_k(5, 1, 6), "k ≤ n"),

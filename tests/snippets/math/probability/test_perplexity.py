@@ -10,7 +10,9 @@ from hypothesis import strategies as st
 
 from snippets.math.probability.perplexity import (
     bits_per_byte,
+    compute_multiple,
     mean_of_means,
+    per_unit,
     perplexity,
     perplexity_base2,
     same_model_two_tokenizers,
@@ -95,6 +97,14 @@ def test_smaller_strides_help_on_average():
         (lambda: perplexity([0.1]), "≤ 0"),
         (lambda: perplexity([math.nan]), "≤ 0"),
         (lambda: bits_per_byte(1.0, 0), "n_bytes"),
+        (lambda: bits_per_byte(math.nan, 1), "total_nats"),
+        (lambda: same_model_two_tokenizers(1.0, 0), "n_bytes"),
+        (lambda: perplexity_base2([]), "非空"),
+        (lambda: perplexity_base2([math.nan]), "NaN"),
+        (lambda: per_unit(0.5, 1, 1), "≥ 1"),
+        (lambda: per_unit(2.0, 1, 0), "≥ 1"),
+        (lambda: compute_multiple(2.0, 0.4), "1.69"),
+        (lambda: compute_multiple(2.0, 0.0), "drop"),
         (lambda: mean_of_means([[]]), "至少一个"),
         (lambda: windowed_perplexity([], 4, 1), "非空"),
         (lambda: windowed_perplexity([1], 4, 5), "stride"),
@@ -106,6 +116,29 @@ def test_bad_input(call, message):
         call()
 
 
-def test_mask_of_another_length_is_refused():
-    with pytest.raises(ValueError, match="zip"):
-        perplexity([0.0], mask=[1, 1])
+@pytest.mark.parametrize("mask", [[1, 1], []])
+def test_mask_of_another_length_is_refused(mask):
+    """The empty mask must not be taken for no mask."""
+    with pytest.raises(ValueError, match="长度不同"):
+        perplexity([0.0], mask=mask)
+
+
+def test_beyond_double_precision():
+    assert perplexity([-1000.0]) == math.inf == perplexity_base2([-1000.0])
+    assert perplexity([-700.0]) == pytest.approx(math.exp(700))
+
+
+@given(st.floats(1, 1e3), st.integers(1, 500), st.integers(50, 500))
+def test_changing_the_unit_keeps_the_total(value, tokens, units):
+    assert math.log(per_unit(value, tokens, units)) * units == pytest.approx(math.log(value) * tokens, abs=1e-9)
+
+
+def test_compute_multiple_is_the_inverse_of_the_laws():
+    """Multiply the compute back and the loss comes down to the target."""
+    kaplan, chinchilla = compute_multiple(2.5, 0.1)
+    assert 2.5 * kaplan**-0.050 == pytest.approx(2.4)
+    best = lambda c: min(1.69 + 406.4 / n**0.34 + 410.7 / (c / 6 / n) ** 0.28 for n in (10 ** (8 + i / 2000) for i in range(8000)))  # noqa: E731
+    start = best(1e21)
+    factor = compute_multiple(start, 0.05)[1]
+    assert best(1e21 * factor) == pytest.approx(start - 0.05, abs=1e-4)
+    assert chinchilla > kaplan
