@@ -10,6 +10,7 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 
 
+# --8<-- [start:launch]
 def launch(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
     """在 world 个进程里各调用一次 function(rank, *args)，按 rank 次序返回结果。
 
@@ -31,3 +32,6 @@ def _worker(rank: int, world: int, folder: str, function: Callable[..., Any], ar
         dist.barrier()
     finally:
         dist.destroy_process_group()
+
+
+# --8<-- [end:launch]
