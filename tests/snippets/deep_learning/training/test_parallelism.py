@@ -2,17 +2,8 @@
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from snippets.common.processes import launch
-from snippets.deep_learning.training.parallel_volume import (
-    LLAMA3_8B,
-    Model,
-    breakeven_tokens,
-    communication_over_compute,
-    sent_per_step,
-)
 from snippets.deep_learning.training.parallelism import data_parallel, pipeline_parallel, single_process, tensor_parallel
 
 
@@ -85,41 +76,3 @@ def test_unequal_shards_break_the_mean(runs):
 
 def test_bad_splits_are_rejected(runs):
     assert [len(run["errors"]) for run in runs] == [3, 3]
-
-
-def test_a_failing_rank_fails_the_launch():
-    with pytest.raises(Exception, match="micro-batch"):
-        launch(2, pipeline_parallel, *problem(), 3)
-    with pytest.raises(ValueError, match="进程数"):
-        launch(0, print)
-
-
-@given(st.integers(1, 512), st.integers(1, 10**6), st.integers(1, 64))
-def test_volumes(n, tokens, m):
-    got = sent_per_step(LLAMA3_8B, n, tokens=tokens, micro_batches=m)
-    assert got["ZeRO-3"] == pytest.approx(1.5 * m * got["DP"])
-    if n == 1:
-        assert set(got.values()) == {0.0}
-    else:
-        assert got["TP"] / got["PP"] == pytest.approx(4 * LLAMA3_8B.layers * (n - 1) / n)
-
-
-def test_breakeven():
-    model = Model(12 * 10 * 64**2, 10, 64)
-    tokens = breakeven_tokens(model)
-    assert tokens == pytest.approx(3 * 64)  # Ψ = 12Lh² gives 3h
-    got = sent_per_step(model, 8, tokens=round(tokens))
-    assert got["TP"] == pytest.approx(got["DP"])
-    with pytest.raises(ValueError, match="tokens"):
-        sent_per_step(model, 8, tokens=0)
-
-
-@given(st.integers(2, 64), st.integers(1, 10**6))
-def test_ratio_of_dp_and_pp_does_not_depend_on_what_cancels(n, tokens):
-    """DP: the tokens are in the denominator only. TP, PP: they cancel."""
-    one, two = (communication_over_compute(LLAMA3_8B, n, tokens=k * tokens, gb_per_s=50) for k in (1, 2))
-    assert two["DP"] == pytest.approx(one["DP"] / 2)
-    assert two["TP"] == pytest.approx(one["TP"])
-    assert two["PP"] == pytest.approx(one["PP"])
-    with pytest.raises(ValueError, match="带宽"):
-        communication_over_compute(LLAMA3_8B, n, tokens=tokens, gb_per_s=0)
