@@ -9,6 +9,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.multiprocessing as mp
+from torch.multiprocessing.spawn import ProcessException
 
 
 # --8<-- [start:launch]
@@ -24,7 +25,7 @@ def launch(world: int, function: Callable[..., Any], *args: Any) -> list[Any]:
         folder = Path(name)
         try:
             mp.spawn(_worker, args=(world, folder, function, args), nprocs=world)
-        except mp.ProcessException as error:
+        except ProcessException as error:
             reports = sorted(folder.glob("*.error"), key=lambda file: file.stat().st_mtime_ns)
             raise RuntimeError(reports[0].read_text(encoding="utf-8") if reports else str(error)) from error
         return [torch.load(folder / f"{rank}.pt") for rank in range(world)]
