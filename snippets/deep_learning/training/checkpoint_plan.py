@@ -50,11 +50,34 @@ def llama_peaks(tokens: int = 8192) -> dict[str, float]:
     >>> llama_peaks()
     {'不重算': 44.1, '每段 8 层': 11.2, '每段 4 层': 6.0, '每段 2 层': 3.8, '每段 1 层': 3.5}
     """
+    if tokens < 1:
+        raise ValueError(f"tokens 必须为正，收到 {tokens}")
     interior, boundary = (size * tokens / 1e9 for size in layer_bytes())
     sizes = {"不重算": LLAMA3_8B.layers * interior}
     for k in (8, 4, 2, 1):
         sizes[f"每段 {k} 层"] = peak(LLAMA3_8B.layers, k, interior, boundary)
     return {name: round(size, 1) for name, size in sizes.items()}
+
+
+def selective_peaks(tokens: int = 8192) -> dict[str, float]:
+    """选择性重算（归一化的输出、SwiGLU 的中间量重算）的激活，GB，口径同 llama_peaks。
+
+    前向结束时各层留 decoder_items 的 swiglu+norm 一档；反向第一层再把重算的那部分补齐，就是峰值。按算子缓存的实现
+    （saved_tensors.selective_per_token 数出）每层还多留一份谁也不要的 down 输出。
+
+    >>> selective_peaks()
+    {'前向结束': 24.7, '峰值': 25.3, '按算子缓存的峰值': 27.5}
+    """
+    if tokens < 1:
+        raise ValueError(f"tokens 必须为正，收到 {tokens}")
+    full, boundary = layer_bytes()
+    kept = sum(size for _, size in decoder_items(LLAMA3_8B, "swiglu+norm"))
+    sizes = {
+        "前向结束": LLAMA3_8B.layers * kept,
+        "峰值": LLAMA3_8B.layers * kept + full - kept,
+        "按算子缓存的峰值": LLAMA3_8B.layers * (kept + boundary) + full - kept,
+    }
+    return {name: round(size * tokens / 1e9, 1) for name, size in sizes.items()}
 
 
 def step_cost(recomputed: float = 1.0) -> float:

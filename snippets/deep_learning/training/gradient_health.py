@@ -17,7 +17,10 @@ def product(gain: float, layers: int) -> float:
     """
     if gain < 0 or layers < 0:
         raise ValueError(f"gain 与 layers 不能为负，收到 {gain}、{layers}")
-    return gain**layers
+    try:
+        return gain**layers
+    except OverflowError:
+        return math.inf
 
 
 def adam_first_step(gradient: float, eps: float = 1e-8) -> float:
@@ -37,21 +40,27 @@ def adam_first_step(gradient: float, eps: float = 1e-8) -> float:
 # --8<-- [start:probe]
 @dataclass
 class Layer:
-    """一层输出的三个统计量：均方根、恰为零的比例、损失对它的梯度的范数。"""
+    """一层输出的三个统计量：均方根、恰为零的比例、损失对它的梯度的范数（None：没有梯度流到这里）。"""
 
     rms: float
     zeros: float
-    grad_norm: float = math.nan
+    grad_norm: float | None = None
 
 
 def probe(layers: Iterable[nn.Module], run: Callable[[], Tensor]) -> list[Layer]:
-    """跑一次 run()（前向，返回标量损失）与反向，按执行次序返回各层的统计量。"""
+    """跑一次 run()（前向，返回标量损失）与反向，按执行次序返回各层的统计量。参数的 grad 会照常累加，用完要清。
+
+    统计在 fp64 里算：fp16 的输出一过 255，平方就溢出，那是量尺坏了，不是网络坏了。
+    """
     stats: list[Layer] = []
 
     def record(_module, _inputs, out: Tensor) -> None:
-        layer = Layer(out.detach().square().mean().sqrt().item(), (out == 0).float().mean().item())
+        if not isinstance(out, Tensor):
+            raise ValueError(f"每层的输出须是一个张量，收到 {type(out).__name__}")
+        layer = Layer(out.detach().double().square().mean().sqrt().item(), (out == 0).float().mean().item())
         stats.append(layer)
-        out.register_hook(lambda grad: setattr(layer, "grad_norm", grad.norm().item()))
+        if out.requires_grad:
+            out.register_hook(lambda grad: setattr(layer, "grad_norm", grad.double().norm().item()))
 
     handles = [layer.register_forward_hook(record) for layer in layers]
     try:
@@ -63,13 +72,23 @@ def probe(layers: Iterable[nn.Module], run: Callable[[], Tensor]) -> list[Layer]
 
 
 def diagnose(stats: list[Layer], ratio: float = 1e3) -> list[str]:
-    """规则：非有限 → 溢出；首层与末层的梯度差 ratio 倍 → 消失或爆炸；某层 99% 以上恰为零 → 死层。"""
-    if not stats:
-        raise ValueError("没有记录到任何一层")
-    values = [v for layer in stats for v in (layer.rms, layer.grad_norm)]
-    if not all(map(math.isfinite, values)):
+    """规则，前三条命中即止：非有限 → 溢出；某层没有梯度 → 断开；各层梯度都是零 → 全零。
+
+    再看：首层与末层的梯度差 ratio 倍 → 消失或爆炸；某层 99% 以上恰为零 → 死层。
+
+    >>> diagnose([Layer(1.0, 0.0, None), Layer(1.0, 0.0, 1.0)])     # 中间 detach 过，或忘了接进计算图
+    ['断开']
+    """
+    if not stats or ratio <= 1:
+        raise ValueError(f"没有记录到任何一层，或 ratio 不大于 1，收到 {len(stats)} 层、ratio={ratio}")
+    grads = [layer.grad_norm for layer in stats]
+    if not all(math.isfinite(v) for v in (*(layer.rms for layer in stats), *grads) if v is not None):
         return ["溢出"]
-    first, last = stats[0].grad_norm, stats[-1].grad_norm
+    if None in grads:
+        return ["断开"]
+    if not any(grads):
+        return ["全零"]
+    first, last = grads[0], grads[-1]
     found = []
     if first * ratio < last:
         found.append("消失")
@@ -126,6 +145,8 @@ def check(name: str, depth: int = 30, h: int = 128, b: int = 256) -> tuple[float
      0.0e+00  relu，偏置 −10  消失、死层
      1.6e+00  pre-norm 残差  正常
     """
+    if name not in STACKS or min(depth, h, b) < 1:
+        raise ValueError(f"name 须是 {list(STACKS)} 之一，depth、h、b 为正，收到 {name!r}、{depth}、{h}、{b}")
     torch.manual_seed(0)
     layers = nn.ModuleList([STACKS[name](h) for _ in range(depth)])
     head = nn.Linear(h, 10)
@@ -160,9 +181,9 @@ def attention_health(q: Tensor, k: Tensor) -> tuple[float, float]:
     >>> [round(v, 2) for v in attention_health(*normed)]            # QK-norm：长大多少都一样
     [4.39, 0.91]
     """
-    if q.shape[-1] != k.shape[-1] or q.ndim != 2 or k.ndim != 2:
-        raise ValueError(f"q、k 须为 (s, d) 且 d 相等，收到 {tuple(q.shape)} 与 {tuple(k.shape)}")
-    scores = q @ k.T / math.sqrt(q.shape[-1])
+    if q.ndim != 2 or k.ndim != 2 or q.shape[-1] != k.shape[-1] or not q.numel() or len(k) < 2:
+        raise ValueError(f"q、k 须为 (s, d) 且 d 相等，至少一个 q、两个 k，收到 {tuple(q.shape)} 与 {tuple(k.shape)}")
+    scores = q.float() @ k.float().T / math.sqrt(q.shape[-1])  # 半精度的分数可能先溢出
     log_p = scores.log_softmax(-1)
     entropy = -(log_p.exp() * log_p).sum(-1).mean()
     return scores.abs().max().item(), (entropy / math.log(len(k))).item()
@@ -174,6 +195,8 @@ def attention_health(q: Tensor, k: Tensor) -> tuple[float, float]:
 # --8<-- [start:clip]
 def clipping_keeps_ratios(max_norm: float = 1e-3) -> tuple[float, float]:
     """30 层 sigmoid：按全局范数裁剪前后，首层与末层权重梯度的范数之比。裁剪只乘一个公共的数，消失的还是消失。
+
+    max_norm 不小于原来的范数时抛 ValueError：那样什么也没裁，比较没有意义。
 
     >>> before, after = clipping_keeps_ratios()
     >>> f"{before:.0e}", abs(after / before - 1) < 1e-5
@@ -187,7 +210,9 @@ def clipping_keeps_ratios(max_norm: float = 1e-3) -> tuple[float, float]:
         return (net[0][0].weight.grad.norm() / net[29][0].weight.grad.norm()).item()
 
     before = ratio()
-    nn.utils.clip_grad_norm_(net.parameters(), max_norm)
+    total = nn.utils.clip_grad_norm_(net.parameters(), max_norm).item()
+    if total <= max_norm:
+        raise ValueError(f"max_norm={max_norm} 不小于梯度范数 {total:.2g}，没有裁剪")
     return before, ratio()
 
 

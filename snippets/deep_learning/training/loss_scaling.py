@@ -3,14 +3,14 @@
 import math
 from random import Random
 
-from snippets.deep_learning.training.number_formats import FP16, round_to
+from snippets.deep_learning.training.number_formats import FP16, FP32, round_to
 
 
 # --8<-- [start:scaler]
 class LossScaler:
     """动态损失缩放。每步 update(overflow)：有 inf/NaN 就跳过这步并乘 backoff，连续 interval 步正常则乘 growth。
 
-    默认值与 torch.amp.GradScaler 相同：65536、2、0.5、2000。
+    默认值与 torch.amp.GradScaler 相同：65536、2、0.5、2000；乘了会超出 fp32 就不再长。缩到 2⁻¹²⁶ 以下报错：那不是缩放救得了的。
 
     >>> scaler = LossScaler(interval=2)
     >>> [scaler.update(overflow) for overflow in (True, True, False, False, False)]   # 这一步要不要更新参数
@@ -20,8 +20,7 @@ class LossScaler:
     """
 
     def __init__(self, scale: float = 2.0**16, growth: float = 2.0, backoff: float = 0.5, interval: int = 2000) -> None:
-        if not 0 < scale < math.inf:
-            raise ValueError(f"scale 必须为正且有限，收到 {scale}")
+        self._check(scale)
         if not (growth > 1 and 0 < backoff < 1):
             raise ValueError(f"须 growth > 1、0 < backoff < 1，收到 {growth} 与 {backoff}")
         if interval < 1:
@@ -29,15 +28,22 @@ class LossScaler:
         self.scale, self.growth, self.backoff, self.interval = scale, growth, backoff, interval
         self.good_steps = 0
 
+    @staticmethod
+    def _check(scale: float) -> None:
+        if not FP32.min_normal <= scale <= FP32.max:
+            raise ValueError(f"scale 必须在 fp32 的规格化范围内，收到 {scale}；一路缩到这里说明前向或反向本身是 inf/NaN")
+
     def update(self, overflow: bool) -> bool:
         """记下这一步的结果，调整 scale；返回 True 表示可以更新参数。"""
         if overflow:
+            self._check(self.scale * self.backoff)
             self.scale *= self.backoff
             self.good_steps = 0
             return False
         self.good_steps += 1
         if self.good_steps == self.interval:
-            self.scale *= self.growth
+            if self.scale * self.growth <= FP32.max:
+                self.scale *= self.growth
             self.good_steps = 0
         return True
 
@@ -46,6 +52,7 @@ class LossScaler:
         return {"scale": self.scale, "good_steps": self.good_steps}
 
     def load_state_dict(self, state: dict[str, float]) -> None:
+        self._check(state["scale"])
         self.scale, self.good_steps = state["scale"], int(state["good_steps"])
 
 

@@ -76,7 +76,7 @@ def range_table() -> list[str]:
 
 # --8<-- [start:round]
 def round_to(x: float, fmt: Format, *, saturate: bool = False) -> float:
-    """把 x 舍入到 fmt（就近，平局取偶）。超出范围：saturate 则取最大数，否则 ieee 得 inf，fn 得 NaN。
+    """把 x 舍入到 fmt（就近，平局取偶）。超出范围：saturate 则取最大数，否则 ieee 得 inf，fn 得 NaN；none 总是饱和。
 
     >>> round_to(256 + 1, BF16), round_to(2048 + 1, FP16)              # 加 1 被吞掉
     (256.0, 2048.0)
@@ -85,9 +85,11 @@ def round_to(x: float, fmt: Format, *, saturate: bool = False) -> float:
     >>> round_to(70000.0, FP16), round_to(500.0, E4M3), round_to(500.0, E4M3, saturate=True)
     (inf, nan, 448.0)
     """
+    if math.isnan(x) and fmt.specials == "none":
+        raise ValueError("这种格式没有 NaN 的编码")
     if math.isnan(x) or x == 0:
         return x
-    if not math.isinf(x):
+    if abs(x) < 2.0 ** (fmt.max_exponent + 1):
         exponent = max(math.frexp(x)[1] - 1, fmt.min_exponent) - fmt.man_bits  # 这一段里相邻两数的间隔是 2^exponent
         x = math.ldexp(round(math.ldexp(x, -exponent)), exponent) or math.copysign(0.0, x)
     if abs(x) <= fmt.max:
@@ -104,8 +106,8 @@ def round_to(x: float, fmt: Format, *, saturate: bool = False) -> float:
 def train_weight(weight: float, update: float, steps: int, fmt: Format) -> float:
     """权重只以 fmt 存放，连续 steps 步各减去 update，返回最后的值。
 
-    Llama-3-8B 的学习率从 3e-4 余弦降到 3e-6；Adam 每步的改动与学习率同量级。0.02 附近 bf16 的间隔是 1.2e-4，
-    所以改动小于 6.1e-5 时，权重一步也不动：
+    Llama-3-8B 的峰值学习率是 3e-4；Adam 每步的改动与学习率同量级。0.02 附近 bf16 的间隔是 1.2e-4，
+    所以改动小于 6.1e-5（例如衰减到峰值的十分之一，3e-5）时，权重一步也不动：
 
     >>> stored = round_to(0.02, BF16)
     >>> stored, train_weight(stored, 3e-5, 1000, BF16)
@@ -137,8 +139,8 @@ def quantize(values: Sequence[float], fmt: Format, *, block: int, scale: str) ->
         raise ValueError(f"block 必须为正整数，收到 {block}")
     if scale not in ("fp32", "e8m0", "e4m3"):
         raise ValueError(f"scale 必须是 fp32、e8m0 或 e4m3，收到 {scale!r}")
-    if not all(map(math.isfinite, values)):
-        raise ValueError("values 必须全是有限数")
+    if not all(abs(v) <= FP32.max for v in values):
+        raise ValueError("values 必须全是 fp32 范围内的有限数")
     tensor_scale = max(map(abs, values), default=0.0) / (E4M3.max * fmt.max)
     out = []
     for start in range(0, len(values), block):
@@ -173,6 +175,26 @@ def relative_rms(values: Sequence[float], approximations: Sequence[float]) -> fl
     return math.sqrt(math.fsum((a - v) ** 2 for v, a in zip(values, approximations, strict=True)) / power)
 
 
+# --8<-- [start:containers]
+def block_table() -> list[str]:
+    """分块格式的账：每数多少位（元素加分摊的因子）、一块之内最大比最小的非零数、各块的因子之间最大比最小。
+
+    >>> print(*block_table(), sep="\\n")
+    mxfp8 每数 8.25 位  块内 2.3e+05 倍  块间 2.9e+76 倍
+    mxfp4 每数 4.25 位  块内 1.2e+01 倍  块间 2.9e+76 倍
+    nvfp4 每数 4.50 位  块内 1.2e+01 倍  块间 2.3e+05 倍
+    """
+    e8m0, e4m3 = 2.0**127 / 2.0**-127, E4M3.max / E4M3.min_subnormal  # 两种因子（都是 8 位）能差多少倍
+    kinds = {"mxfp8": (E4M3, 8, 32, e8m0), "mxfp4": (E2M1, 4, 32, e8m0), "nvfp4": (E2M1, 4, 16, e4m3)}
+    return [
+        f"{name} 每数 {bits + 8 / block:.2f} 位  块内 {fmt.max / fmt.min_subnormal:.1e} 倍  块间 {between:.1e} 倍"
+        for name, (fmt, bits, block, between) in kinds.items()
+    ]
+
+
+# --8<-- [end:containers]
+
+
 # --8<-- [start:errors]
 def block_errors(outlier: float = 0.0, size: int = 4096) -> dict[str, float]:
     """标准正态样本（种子 0）量化后的相对均方根误差，单位 %；outlier 非零时把第一个样本换成它，误差只在其余样本上算。
@@ -196,6 +218,26 @@ def block_errors(outlier: float = 0.0, size: int = 4096) -> dict[str, float]:
         "nvfp4": quantize(values, E2M1, block=16, scale="e4m3"),
     }
     return {name: round(100 * relative_rms(values[1:], got[1:]), 2) for name, got in schemes.items()}
+
+
+def fp4_steps(outlier: float = 0.0, size: int = 4096) -> dict[str, float]:
+    """从 MXFP4 走到 NVFP4：块长与因子的精度分开改，各降多少误差（%，样本与 block_errors 相同）。
+
+    >>> fp4_steps()                                                # 没有离群值：只减小块反而略差，改因子才有用
+    {'块 32，2 的幂': 11.2, '块 16，2 的幂': 11.6, '块 32，E4M3': 10.27, '块 16，E4M3': 9.74}
+    >>> fp4_steps(100)                                             # 离群值大：两样都有用，减小块的一份大些
+    {'块 32，2 的幂': 14.98, '块 16，2 的幂': 12.67, '块 32，E4M3': 14.32, '块 16，E4M3': 10.97}
+    """
+    random = Random(0)
+    values = [random.gauss(0, 1) for _ in range(size)]
+    if outlier:
+        values[0] = outlier
+    errors = {}
+    for name, scale in (("2 的幂", "e8m0"), ("E4M3", "e4m3")):
+        for block in (32, 16):
+            got = quantize(values, E2M1, block=block, scale=scale)
+            errors[f"块 {block}，{name}"] = round(100 * relative_rms(values[1:], got[1:]), 2)
+    return errors
 
 
 # --8<-- [end:errors]

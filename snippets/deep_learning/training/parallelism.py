@@ -24,8 +24,8 @@ def single_process(w1: Tensor, w2: Tensor, x: Tensor, y: Tensor) -> list[Tensor]
 def data_parallel(rank: int, w1: Tensor, w2: Tensor, x: Tensor, y: Tensor) -> list[Tensor]:
     """切**数据**：每个 rank 一份完整参数、一段 batch；梯度求和再除以 rank 数。各段必须一样长。"""
     n = dist.get_world_size()
-    if len(x) % n:
-        raise ValueError(f"batch {len(x)} 不能被 {n} 整除：均值的均值不等于全体的均值")
+    if len(x) == 0 or len(x) % n:
+        raise ValueError(f"batch {len(x)} 为空或不能被 {n} 整除：均值的均值不等于全体的均值")
     grads = single_process(w1, w2, x.chunk(n)[rank], y.chunk(n)[rank])
     for g in grads:
         dist.all_reduce(g)
@@ -91,8 +91,8 @@ def pipeline_parallel(rank: int, w1: Tensor, w2: Tensor, x: Tensor, y: Tensor, m
     """
     if dist.get_world_size() != 2:
         raise ValueError("这个例子恰好两段")
-    if len(x) % m:
-        raise ValueError(f"batch {len(x)} 不能被 micro-batch 数 {m} 整除")
+    if m < 1 or len(x) == 0 or len(x) % m:
+        raise ValueError(f"batch {len(x)} 不能切成 {m} 个非空的 micro-batch")
     weight = (w1 if rank == 0 else w2).clone().requires_grad_()
     alive = []  # 反向之前要留着的激活：GPipe 攒 m 份，1F1B 只攒到段数
     for xs, ys in zip(x.chunk(m), y.chunk(m), strict=True):

@@ -53,9 +53,9 @@ def false_positive_rate(m: int, n: int, k: int) -> float:
     0.0
     """
     _positive(m=m, k=k)
-    if n < 0:
-        raise ValueError(f"n 不能为负，收到 {n}")
-    return (1 - math.exp(-k * n / m)) ** k
+    if not 0 <= n < math.inf:
+        raise ValueError(f"n 不能为负且须有限，收到 {n}")
+    return (-math.expm1(-(k * n / m))) ** k
 
 
 # --8<-- [end:sizing]
@@ -130,13 +130,13 @@ def wrongly_dropped(p: float, k: int) -> float:
     _positive(k=k)
     if not 0 < p < 1:
         raise ValueError(f"p 必须在 (0, 1) 内，收到 {p}")
-    load = -math.log(1 - p ** (1 / k))  # 装满时的 kn/m
+    load = -math.log1p(-(p ** (1 / k)))  # 装满时的 kn/m
     steps = 10_000
-    return math.fsum((1 - math.exp(-load * (i + 0.5) / steps)) ** k for i in range(steps)) / steps
+    return math.fsum((-math.expm1(-load * (i + 0.5) / steps)) ** k for i in range(steps)) / steps
 
 
 def dedup_memory(n: int) -> list[tuple[str, float]]:
-    """去重 n 个键的内存（GB = 10⁹ 字节）：布隆过滤器对精确的指纹集合。
+    """去重 n 个键的内存（GB = 10⁹ 字节）：布隆过滤器对指纹集合（只有指纹碰撞才会错）。
 
     指纹集合按开放寻址、装载率 0.5 计：每个 64 位指纹占 16 字节，128 位占 32 字节。
 

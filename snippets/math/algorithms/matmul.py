@@ -93,7 +93,7 @@ def roofline_seconds(m: int, n: int, k: int, peak: float, bandwidth: float, elem
       512 token  强度   441.1      60.8 µs  算力
      8192 token  强度  2293.8     972.8 µs  算力
     """
-    _positive(peak=peak, bandwidth=bandwidth)
+    _positive(m=m, n=n, k=k, peak=peak, bandwidth=bandwidth, element_bytes=element_bytes)
     compute = 2 * m * n * k / peak
     memory = element_bytes * (m * k + k * n + m * n) / bandwidth
     return max(compute, memory), "算力" if compute >= memory else "带宽"

@@ -120,6 +120,8 @@ def top_p_filter(probs: Sequence[float], p: float) -> list[float]:
     [0.6667, 0.3333, 0.0, 0.0]
     >>> top_p_filter([0.9, 0.1], 0.5)                                       # 第一个就超过 p，仍要留它
     [1.0, 0.0]
+    >>> top_p_filter([1.0, 1e-20], 1.0)                                     # p = 1 不截断，不受累加舍入影响
+    [1.0, 1e-20]
     """
     if not 0 < p <= 1:
         raise ValueError(f"p 必须在 (0, 1] 内，收到 {p}")
@@ -128,7 +130,7 @@ def top_p_filter(probs: Sequence[float], p: float) -> list[float]:
     for i in _order(probs):
         kept.add(i)
         total += probs[i]
-        if total >= p:
+        if p < 1 and total >= p:
             break
     return _renormalize(probs, kept)
 

@@ -8,7 +8,8 @@ from torch import Tensor
 def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor) -> Tensor:
     """按“温度 → min-p → top-k → top-p”截断，返回 (b, V) 的 fp32 logits，被截掉的位置为 −inf。
 
-    logits: (b, V)，任意浮点类型；其余参数: (b,)。temperature > 0；top_k ≥ V 表示不限；top_p = 1、min_p = 0 表示不限。
+    logits: (b, V)，任意浮点类型；其余参数: (b,)。temperature 为正且有限；top_k ≥ V 表示不限；top_p = 1、min_p = 0 表示不限。
+    返回值每行已减去最大值再除温度（不影响 softmax，温度很小时也不溢出）。
     top-p 作用在 top-k 之后**重新归一化**的分布上；第 k 名并列时取词表里靠前的，恰好留 k 个。
 
     >>> row = torch.tensor([[0.5, 0.25, 0.15, 0.1]]).log()
@@ -22,18 +23,19 @@ def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, 
         raise ValueError("logits 里有 NaN 或 +inf")
     if (logits == -torch.inf).all(dim=-1).any():
         raise ValueError("有一行全是 −inf，没有可采样的 token")
-    if not (temperature > 0).all() or not (top_k >= 1).all() or not ((top_p > 0) & (top_p <= 1)).all():
-        raise ValueError("须有 temperature > 0、top_k ≥ 1、0 < top_p ≤ 1")
+    if not ((temperature > 0) & temperature.isfinite()).all() or not (top_k >= 1).all() or not ((top_p > 0) & (top_p <= 1)).all():
+        raise ValueError("须有 0 < temperature < inf、top_k ≥ 1、0 < top_p ≤ 1")
     if not ((min_p >= 0) & (min_p <= 1)).all():
         raise ValueError("须有 0 ≤ min_p ≤ 1")
     # 半精度里十几万个小概率累加不起来，先转 fp32。
-    scaled = logits.float() / temperature.float()[:, None]
+    scaled = logits.float()
+    scaled = (scaled - scaled.amax(dim=-1, keepdim=True)) / temperature.float().clamp_min(torch.finfo(torch.float32).tiny)[:, None]
     values, order = scaled.sort(dim=-1, descending=True, stable=True)
-    rank = torch.arange(values.size(1))
+    rank = torch.arange(values.size(1), device=values.device)
     keep = (values >= values[:, :1] + min_p.float().log()[:, None]) & (rank < top_k[:, None])
     probs = values.masked_fill(~keep, -torch.inf).softmax(dim=-1)
     before = probs.cumsum(dim=-1) - probs  # 排在自己前面的累计概率：还没到 p 就留下
-    keep &= before < top_p.float()[:, None]
+    keep &= (before < top_p.float()[:, None]) | (top_p[:, None] == 1)
     keep[:, 0] = True  # 最大的一个总要留下，不受舍入影响
     return torch.full_like(scaled, -torch.inf).scatter(1, order, values.masked_fill(~keep, -torch.inf))
 
@@ -41,7 +43,7 @@ def truncate(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, 
 def sample(logits: Tensor, temperature: Tensor, top_k: Tensor, top_p: Tensor, min_p: Tensor, generator: torch.Generator) -> Tensor:
     """每行采一个 token，返回 (b,)。temperature 为 0 的行取 argmax。
 
-    argmax(p_i / E_i)，E_i 独立服从指数分布，等价于按 p 采样（与 Gumbel-max 同理），没有 multinomial 的累加与同步。
+    argmax(p_i / E_i)，E_i 独立服从指数分布，等价于按 p 采样（与 Gumbel-max 同理），不用前缀和。
 
     >>> logits = torch.zeros(2, 128_256)
     >>> logits[:, 7] = 1.0

@@ -92,6 +92,19 @@ def first_step_without_correction(beta1: float = 0.9, beta2: float = 0.999) -> f
     return (1 - beta1) / math.sqrt(1 - beta2)
 
 
+def step_size_after_losing_t(t: int, beta1: float = 0.9, beta2: float = 0.999) -> float:
+    """恢复时 m、v 还在而步数归零，其后第 t 步是正常步长的几倍：√(1 − β₂ᵗ) / (1 − β₁ᵗ)。
+
+    >>> [round(step_size_after_losing_t(t), 2) for t in (1, 10, 100, 1000)]
+    [0.32, 0.15, 0.31, 0.8]
+    >>> [round(step_size_after_losing_t(t, beta2=0.95), 2) for t in (1, 3, 10, 50)]
+    [2.24, 1.39, 0.97, 0.97]
+    """
+    if t < 1 or not (0 < beta1 < 1 and 0 < beta2 < 1):
+        raise ValueError(f"须有 t ≥ 1、0 < beta1, beta2 < 1，收到 {t, beta1, beta2}")
+    return math.sqrt(1 - beta2**t) / (1 - beta1**t)
+
+
 # --8<-- [end:bias]
 
 

@@ -146,6 +146,8 @@ def newton_schulz(g: Matrix, steps: int = 5, coefficients: tuple[float, float, f
     """
     if g.ndim != 2 or steps < 1:
         raise ValueError(f"须是二维矩阵且 steps ≥ 1，收到 {g.ndim} 维、{steps} 步")
+    if not np.isfinite(g).all():
+        raise ValueError("矩阵里有 NaN 或 inf，先跳过这一步")
     a, b, c = coefficients
     x = g.T if g.shape[0] > g.shape[1] else g
     x = x / max(float(np.linalg.norm(x)), 1e-7)
@@ -182,6 +184,8 @@ def qk_clip(w_q: Matrix, w_k: Matrix, x: Matrix, tau: float) -> tuple[Matrix, Ma
     if tau <= 0:
         raise ValueError(f"tau 必须为正，收到 {tau}")
     logits = (x @ w_q) @ (x @ w_k).T / np.sqrt(w_q.shape[1])
+    if not np.isfinite(logits).all():
+        raise ValueError("logits 里有 NaN 或 inf")
     largest = float(logits.max())
     scale = np.sqrt(min(1.0, tau / largest)) if largest > 0 else 1.0
     return w_q * scale, w_k * scale, largest

@@ -13,6 +13,7 @@ from snippets.deep_learning.training.checkpoint_plan import (
     offload_milliseconds,
     peak,
     reversible_layers,
+    selective_peaks,
     step_cost,
 )
 
@@ -47,6 +48,21 @@ def test_best_segment_is_near_the_square_root(n, ratio):
     k = best_segment(n, ratio, 1)
     assert peak(n, k, ratio, 1) <= 2 * math.sqrt(n * ratio) + ratio + 1
     assert k <= math.ceil(math.sqrt(n / ratio)) + 1
+
+
+def test_selective_peaks_of_llama():
+    interior, boundary = layer_bytes()
+    recomputed = 2 * 2 * 4096 + 2 * 2 * 14336 + 8  # two norm outputs, silu and product, two 1/RMS
+    kept = interior - recomputed
+    gb = 8192 / 1e9
+    assert selective_peaks() == {
+        "前向结束": pytest.approx(32 * kept * gb, abs=0.05),
+        "峰值": pytest.approx((32 * kept + recomputed) * gb, abs=0.05),
+        "按算子缓存的峰值": pytest.approx((32 * (kept + boundary) + recomputed) * gb, abs=0.05),
+    }
+    for call in (selective_peaks, llama_peaks):
+        with pytest.raises(ValueError, match="tokens"):
+            call(0)
 
 
 def test_llama_numbers_follow_from_the_layer():

@@ -69,6 +69,42 @@ def test_overflow_comes_first(bad):
         diagnose([])
 
 
+def test_detached_layers_are_not_called_overflow():
+    torch.manual_seed(0)
+    layers = nn.ModuleList([nn.Linear(5, 5) for _ in range(3)])
+    x = torch.randn(7, 5)
+    stats = probe(layers, lambda: layers[2](layers[1](layers[0](x)).detach()).sum())
+    assert diagnose(stats) == ["断开"]
+
+    def frozen_first():
+        with torch.no_grad():
+            out = layers[0](x)
+        return layers[2](layers[1](out)).sum()
+
+    assert diagnose(probe(layers, frozen_first)) == ["断开"]
+
+
+def test_all_zero_gradients_are_not_called_healthy():
+    layers = nn.ModuleList([nn.Linear(5, 5) for _ in range(3)])
+    x = torch.randn(7, 5)
+    assert diagnose(probe(layers, lambda: 0 * layers[2](layers[1](layers[0](x))).sum())) == ["全零"]
+
+
+def test_half_precision_outputs_are_measured_not_overflowed():
+    scale = nn.Identity()
+    x = torch.full((4, 8), 1000.0, dtype=torch.float16, requires_grad=True)
+    (stats,) = probe([scale], lambda: (scale(x) * 2).float().sum() * 100)
+    assert stats.rms == 1000
+    assert stats.grad_norm == pytest.approx(200 * math.sqrt(32))
+    q = torch.full((2, 64), 100.0, dtype=torch.float16)
+    assert attention_health(q, q)[0] == pytest.approx(64 * 1e4 / 8)
+
+
+def test_probe_needs_tensor_outputs():
+    with pytest.raises(ValueError, match="张量"):
+        probe([lstm := nn.LSTM(2, 2)], lambda: lstm(torch.zeros(1, 2))[0].sum())
+
+
 @given(st.floats(0, 3), st.integers(0, 60))
 def test_product_is_a_chain(gain, layers):
     chain = 1.0
@@ -96,12 +132,23 @@ def test_attention_health_limits():
 
 
 def test_clipping_does_not_help_the_first_layer():
-    before, after = clipping_keeps_ratios()
+    before, after = clipping_keeps_ratios()  # raises when nothing was clipped
     assert before < 1e-12
     assert after == pytest.approx(before, rel=1e-6)
 
 
 def test_rejects():
-    for call in (lambda: product(-1, 2), lambda: product(1, -2), lambda: adam_first_step(1, 0)):
-        with pytest.raises(ValueError, match=r"不能|必须"):
+    for call in (
+        lambda: product(-1, 2),
+        lambda: product(1, -2),
+        lambda: adam_first_step(1, 0),
+        lambda: check("tanh"),
+        lambda: check("sigmoid", depth=0),
+        lambda: diagnose([Layer(1, 0, 1)], ratio=1),
+        lambda: clipping_keeps_ratios(1e3),
+        lambda: attention_health(torch.zeros(2, 3), torch.zeros(1, 3)),
+        lambda: attention_health(torch.zeros(0, 3), torch.zeros(4, 3)),
+    ):
+        with pytest.raises(ValueError, match=r"不能|必须|须|不大于|没有裁剪"):
             call()
+    assert product(1e10, 60) == math.inf

@@ -28,6 +28,28 @@ def test_scaler_is_torchs(overflows, interval):
     assert vars(restored) == vars(ours)
 
 
+def test_scale_stays_in_fp32_at_both_ends():
+    ours = LossScaler(scale=2.0**126, interval=1)
+    theirs = torch.amp.GradScaler("cpu", init_scale=2.0**126, growth_interval=1)
+    weight = torch.nn.Parameter(torch.zeros(1))
+    optimizer = torch.optim.SGD([weight], lr=1.0)
+    for _ in range(3):
+        theirs.scale(0 * weight.sum()).backward()
+        theirs.step(optimizer)
+        theirs.update()
+        ours.update(False)
+        assert ours.scale == theirs.get_scale()
+    assert ours.scale == 2.0**127
+    sinking = LossScaler(scale=2.0**-125)
+    assert not sinking.update(True)
+    with pytest.raises(ValueError, match="规格化"):  # torch goes on to 0 and divides by it
+        sinking.update(True)
+    for scale in (0.0, float("nan"), float("inf"), -1.0):
+        with pytest.raises(ValueError, match="scale"):
+            sinking.load_state_dict({"scale": scale, "good_steps": 0})
+    assert sinking.scale == 2.0**-126
+
+
 @pytest.mark.parametrize("bad", [{"scale": 0}, {"growth": 1}, {"backoff": 1}, {"interval": 0}])
 def test_scaler_rejects(bad):
     with pytest.raises(ValueError, match=next(iter(bad))):

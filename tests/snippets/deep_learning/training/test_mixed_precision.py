@@ -59,6 +59,28 @@ def test_overflow_skips_the_step_and_halves_the_scale():
     assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
 
 
+def test_bad_gradients_without_a_scaler_do_not_reach_the_weights():
+    model, inputs, targets = problem()
+    before = copy.deepcopy(model.state_dict())
+    inputs[0, 0] = torch.nan
+    for dtype in (torch.bfloat16, torch.float32):
+        with pytest.raises(ValueError, match="NaN"):
+            mixed_step(model, torch.optim.AdamW(model.parameters()), inputs, targets, dtype=dtype)
+    assert all(torch.equal(before[name], value) for name, value in model.state_dict().items())
+
+
+def test_parameters_outside_the_graph_are_skipped():
+    model = nn.Linear(4, 3)
+    model.unused = nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.SGD(model.parameters(), 0.1)
+    _, moved = mixed_step(model, optimizer, torch.randn(6, 4), torch.arange(6) % 3, dtype=torch.bfloat16)
+    assert moved
+    assert model.unused.grad is None
+    for inputs, dtype in ((torch.zeros(0, 4), torch.bfloat16), (torch.zeros(6, 4), torch.int32)):
+        with pytest.raises(ValueError, match="浮点"):
+            mixed_step(model, optimizer, inputs, torch.arange(len(inputs)) % 3, dtype=dtype)
+
+
 def test_master_weights_must_be_fp32():
     model = nn.Linear(2, 2).bfloat16()
     with pytest.raises(ValueError, match="float32"):

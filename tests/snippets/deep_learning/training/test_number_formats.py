@@ -16,6 +16,8 @@ from snippets.deep_learning.training.number_formats import (
     FP32,
     TF32,
     block_errors,
+    block_table,
+    fp4_steps,
     quantize,
     relative_rms,
     round_to,
@@ -66,6 +68,14 @@ def test_overflow_without_saturation():
     assert round_to(-1e9, E5M2) == -math.inf
 
 
+def test_the_largest_doubles_do_not_crash():
+    assert round_to(1.797e308, BF16) == math.inf
+    assert round_to(-1.797e308, E2M1) == -6
+    assert round_to(2.0**128 * (1 - 2.0**-9), BF16) == math.inf  # the midpoint above the largest bf16
+    with pytest.raises(ValueError, match="NaN"):
+        round_to(math.nan, E2M1)
+
+
 def test_nan_stays_nan_and_tf32_keeps_ten_bits():
     assert math.isnan(round_to(math.nan, BF16))
     assert round_to(1 + 2.0**-10, TF32) == 1 + 2.0**-10
@@ -100,7 +110,13 @@ def test_block_error_is_bounded_by_the_block_maximum(values, scale, fmt):
 
 
 def test_quantize_rejects_bad_input():
-    for values, block, scale in (([1.0], 0, "fp32"), ([1.0], 4, "int8"), ([math.inf], 4, "fp32"), ([math.nan], 4, "fp32")):
+    for values, block, scale in (
+        ([1.0], 0, "fp32"),
+        ([1.0], 4, "int8"),
+        ([math.inf], 4, "fp32"),
+        ([math.nan], 4, "fp32"),
+        ([1e39], 4, "e8m0"),
+    ):
         with pytest.raises(ValueError, match=r"block|scale|有限数"):
             quantize(values, E4M3, block=block, scale=scale)
 
@@ -116,6 +132,23 @@ def test_fine_blocks_contain_the_outlier():
     errors = block_errors(outlier=1e5, size=1024)
     assert errors["mxfp8"] < errors["e4m3 整个张量"] / 3
     assert errors["nvfp4"] < errors["mxfp4"] < errors["e2m1 整个张量"]
+
+
+def test_smaller_blocks_alone_do_not_explain_nvfp4():
+    calm, wild = fp4_steps(), fp4_steps(100)
+    assert list(calm.values()) == [11.2, 11.6, 10.27, 9.74]
+    assert calm["块 16，2 的幂"] > calm["块 32，2 的幂"]  # without outliers a smaller block with a power-of-two factor is worse
+    assert wild["块 16，2 的幂"] < wild["块 32，E4M3"] < wild["块 32，2 的幂"]
+    for errors, outlier in ((calm, 0), (wild, 100)):
+        both = block_errors(outlier)
+        assert (errors["块 32，2 的幂"], errors["块 16，E4M3"]) == (both["mxfp4"], both["nvfp4"])
+
+
+def test_block_table_counts_the_factor():
+    rows = [line.split() for line in block_table()]
+    assert [row[2] for row in rows] == ["8.25", "4.25", "4.50"]
+    assert float(rows[0][5]) == pytest.approx(448 * 2**9, rel=0.05)
+    assert float(rows[1][5]) == float(rows[2][5]) == 12
 
 
 @pytest.mark.parametrize("update", [1e-6, 3e-5, 6e-5])

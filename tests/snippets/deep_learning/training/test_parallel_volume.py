@@ -23,6 +23,24 @@ def test_volumes(n, tokens, m):
         assert got["TP"] / got["PP"] == pytest.approx(4 * LLAMA3_8B.layers * (n - 1) / n)
 
 
+def test_at_the_same_global_batch_tensor_parallel_sends_most():
+    """The pages compare equal work: 65536 tokens on 8 cards, counted here collective by collective."""
+    psi, layers, h, n, tokens = LLAMA3_8B.psi, LLAMA3_8B.layers, LLAMA3_8B.h, 8, 65536
+    reduce_scatter = all_gather = lambda elements: elements * (n - 1) / n  # sent by one rank of a ring
+    all_reduce = lambda elements: reduce_scatter(elements) + all_gather(elements)  # noqa: E731
+    expected = {
+        "DP": all_reduce(psi),
+        "ZeRO-3": 2 * all_gather(psi) + reduce_scatter(psi),
+        "TP": sum(all_reduce(tokens * h) for _ in range(4 * layers)),
+        "PP": 2 * tokens * h,
+    }
+    got = sent_per_step(LLAMA3_8B, n, tokens=tokens)
+    assert got == {name: pytest.approx(2 * elements / 1e9) for name, elements in expected.items()}
+    assert got["PP"] < got["DP"] < got["ZeRO-3"] < got["TP"]
+    one_card = 6 * psi * tokens / n / (989e12 * 0.4)
+    assert communication_over_compute(LLAMA3_8B, n, tokens=tokens, gb_per_s=50)["DP"] == pytest.approx(got["DP"] / 50 / one_card)
+
+
 def test_breakeven():
     model = Model(12 * 10 * 64**2, 10, 64)
     tokens = breakeven_tokens(model)

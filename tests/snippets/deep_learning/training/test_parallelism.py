@@ -19,15 +19,20 @@ def _all_cuts(rank, w1, w2, x, y):
     results = {"data": data_parallel(rank, w1, w2, x, y), "tensor": tensor_parallel(rank, w1, w2, x, y)}
     for m in (1, 4):
         results[f"pipeline {m}"] = pipeline_parallel(rank, w1, w2, x, y, m)
-    ragged = single_process(w1, w2, *(part[: 3 if rank == 0 else 8] for part in (x, y)))
-    for g in ragged:
+    count = 3 if rank == 0 else 5
+    ragged = single_process(w1, w2, *(part[:3] if rank == 0 else part[3:] for part in (x, y)))
+    weighted = [g * count / 8 for g in ragged]
+    for g in ragged + weighted:
         torch.distributed.all_reduce(g)
     results["ragged mean of means"] = [g / 2 for g in ragged]
+    results["ragged weighted"] = weighted
     errors = []
     for call in (
         lambda: data_parallel(rank, w1, w2, x[:7], y[:7]),
         lambda: tensor_parallel(rank, w1[:11], w2[:, :11], x, y),
         lambda: pipeline_parallel(rank, w1, w2, x, y, 3),
+        lambda: pipeline_parallel(rank, w1, w2, x, y, 0),
+        lambda: data_parallel(rank, w1, w2, x[:0], y[:0]),
     ):
         try:
             call()
@@ -72,7 +77,9 @@ def test_pipeline_is_the_full_batch_for_any_number_of_microbatches(runs, m):
 def test_unequal_shards_break_the_mean(runs):
     expected = single_process(*problem())[0]
     assert not torch.allclose(runs[0]["ragged mean of means"][0], expected, rtol=1e-3)
+    for actual, g in zip(runs[0]["ragged weighted"], single_process(*problem()), strict=True):
+        close(actual, g)
 
 
 def test_bad_splits_are_rejected(runs):
-    assert [len(run["errors"]) for run in runs] == [3, 3]
+    assert [len(run["errors"]) for run in runs] == [5, 5]

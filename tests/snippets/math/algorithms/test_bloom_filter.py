@@ -70,6 +70,27 @@ def test_classic_formula_is_low_for_small_filters_and_right_for_large_ones():
     assert gaps[2] < 0.05
 
 
+def test_two_hashes_cost_accuracy_only_in_small_filters():
+    """Double hashing keeps the asymptotic rate; ten elements are far from the asymptote."""
+
+    def measured(n: int, filters: int, queries: int) -> float:
+        wrong = 0
+        for f in range(filters):
+            bloom = BloomFilter(n, 0.01)
+            for i in range(n):
+                bloom.add(b"in-%d-%d" % (f, i))
+            wrong += sum(b"out-%d-%d" % (f, i) in bloom for i in range(queries))
+        return wrong / (filters * queries)
+
+    assert measured(10, 400, 500) == pytest.approx(0.020, abs=0.002)
+    assert measured(1_000, 20, 5_000) == pytest.approx(0.010, abs=0.001)
+
+
+def test_tiny_rates_do_not_cancel_to_zero():
+    assert false_positive_rate(10**18, 1, 1) == pytest.approx(1e-18)
+    assert wrongly_dropped(1e-17, 1) == pytest.approx(5e-18)
+
+
 def test_union_equals_inserting_everything():
     left, right, both = (BloomFilter(1_000, 0.01) for _ in range(3))
     for i in range(500):
@@ -125,6 +146,7 @@ def test_lsh_curve_is_monotonic_from_zero_to_one(bands, rows):
         (lambda: BloomFilter(10, float("nan")), "p 必须在"),
         (lambda: false_positive_rate(0, 1, 1), "m 必须为正"),
         (lambda: false_positive_rate(8, -1, 1), "n 不能为负"),
+        (lambda: false_positive_rate(8, math.nan, 1), "n 不能为负"),
         (lambda: optimal_hashes(8, 0), "n 必须为正"),
         (lambda: wrongly_dropped(1.5, 3), "p 必须在"),
         (lambda: lsh_candidate_probability(1.1, 1, 1), "similarity"),

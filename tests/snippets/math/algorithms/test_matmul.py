@@ -95,6 +95,7 @@ def test_one_level_of_strassen_tends_to_seven_eighths():
     [
         (lambda: gemm_intensity(0, 1, 1), "m 必须为正"),
         (lambda: roofline_seconds(1, 1, 1, 0, 1), "peak 必须为正"),
+        (lambda: roofline_seconds(0, 1, 1, 1, 1), "m 必须为正"),
         (lambda: cache_misses([], 0), "capacity"),
         (lambda: wave_efficiency(1, 1, sms=0), "sms"),
         (lambda: strassen([[1.0] * 3] * 3, [[1.0] * 3] * 3), "2 的幂"),

@@ -53,6 +53,21 @@ def test_top_p_reaches_across_a_large_flat_vocabulary():
     assert kept == pytest.approx(0.9 * 128_256, rel=1e-3)
 
 
+def test_top_p_of_one_keeps_the_tail_that_rounds_away():
+    one = torch.ones(1)
+    kept = truncate(torch.tensor([[0.0, -20.0, -30.0]]), one, torch.tensor([3]), one, 0 * one)
+    assert kept.isfinite().all()
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1e-30, 1e-45])
+def test_small_temperature_neither_overflows_nor_yields_nan(temperature):
+    one = torch.ones(1)
+    logits = torch.tensor([[3e38, -3e38, 2e38, -torch.inf]])
+    arguments = temperature * one, torch.tensor([4]), one, 0 * one
+    assert truncate(logits, *arguments).softmax(-1).tolist() == [[1, 0, 0, 0]]
+    assert sample(logits, *arguments, torch.Generator().manual_seed(0)).item() == 0
+
+
 def test_samples_follow_the_distribution():
     n, weights = 60_000, torch.tensor([0.5, 0.3, 0.15, 0.05])
     one = torch.ones(n)
@@ -86,7 +101,9 @@ def test_bad_logits(logits, message):
         truncate(logits, one, one.long(), one, 0 * one)
 
 
-@pytest.mark.parametrize(("temperature", "k", "p", "min_p"), [(0, 1, 1, 0), (1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 1.1, 0), (1, 1, 1, -0.1)])
+@pytest.mark.parametrize(
+    ("temperature", "k", "p", "min_p"), [(0, 1, 1, 0), (math.inf, 1, 1, 0), (1, 0, 1, 0), (1, 1, 0, 0), (1, 1, 1.1, 0), (1, 1, 1, -0.1)]
+)
 def test_bad_parameters(temperature, k, p, min_p):
     one = torch.ones(1)
     with pytest.raises(ValueError, match="须有"):

@@ -16,6 +16,7 @@ from snippets.math.optimization.adam import (
     first_step_without_correction,
     optimizer_bytes,
     second_moment,
+    step_size_after_losing_t,
 )
 
 
@@ -105,9 +106,30 @@ def test_state_bytes_of_torch_agree():
     assert sum(state[name].numel() * state[name].element_size() for name in ("exp_avg", "exp_avg_sq")) / 1000 == optimizer_bytes(1e9)[0][1]
 
 
+@pytest.mark.parametrize("beta2", [0.999, 0.95])
+def test_losing_the_step_count_is_what_a_resumed_run_shows(beta2):
+    """Constant gradient: the intact run moves exactly lr; the resumed one has m and v but counts from 1."""
+    adam, x = Adam(lr=1.0, beta2=beta2), [0.0]
+    for _ in range(20_000):
+        x = adam.step(x, [1.0])
+    adam.steps = 0
+    state = adam.m, adam.v
+    for t in (1, 2, 3, 10):
+        while adam.steps < t:
+            if adam.steps == 0:  # the first step would reset m and v: that is not what a checkpoint does
+                adam.steps = 1
+                new = [x[0] - math.sqrt(1 - beta2) / 0.1]
+                adam.m, adam.v = state
+            else:
+                new = adam.step(x, [1.0])
+            moved, x = x[0] - new[0], new
+        assert moved == pytest.approx(step_size_after_losing_t(t, beta2=beta2), rel=1e-6)
+
+
 @pytest.mark.parametrize(
     ("call", "message"),
     [
+        (lambda: step_size_after_losing_t(0), "t ≥ 1"),
         (lambda: Adam(lr=0), "须有 lr"),
         (lambda: Adam(beta2=1.0), "须有 lr"),
         (lambda: Adam().step([1.0], [math.inf]), "NaN 或 inf"),

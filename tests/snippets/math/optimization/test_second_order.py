@@ -127,6 +127,8 @@ def test_costs():
         (lambda: kfac_step(np.ones((2, 3)), np.ones((4, 3)), np.ones((4, 2)), 0.0), "damping"),
         (lambda: shampoo_direction([]), "至少一个"),
         (lambda: newton_schulz(np.ones(3)), "二维"),
+        (lambda: newton_schulz(np.array([[np.nan, 1.0]])), "NaN"),
+        (lambda: qk_clip(np.eye(2), np.eye(2), np.full((2, 2), np.inf), 1.0), "NaN"),
         (lambda: qk_clip(np.eye(2), np.eye(2), np.eye(2), 0.0), "tau"),
     ],
 )
