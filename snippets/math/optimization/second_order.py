@@ -183,9 +183,9 @@ def qk_clip(w_q: Matrix, w_k: Matrix, x: Matrix, tau: float) -> tuple[Matrix, Ma
     """
     if tau <= 0:
         raise ValueError(f"tau 必须为正，收到 {tau}")
+    if not all(np.isfinite(matrix).all() for matrix in (w_q, w_k, x)):
+        raise ValueError("输入里有 NaN 或 inf")
     logits = (x @ w_q) @ (x @ w_k).T / np.sqrt(w_q.shape[1])
-    if not np.isfinite(logits).all():
-        raise ValueError("logits 里有 NaN 或 inf")
     largest = float(logits.max())
     scale = np.sqrt(min(1.0, tau / largest)) if largest > 0 else 1.0
     return w_q * scale, w_k * scale, largest
