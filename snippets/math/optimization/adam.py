@@ -105,6 +105,21 @@ def step_size_after_losing_t(t: int, beta1: float = 0.9, beta2: float = 0.999) -
     return math.sqrt(1 - beta2**t) / (1 - beta1**t)
 
 
+def step_bound(beta1: float = 0.9, beta2: float = 0.999) -> tuple[float, float]:
+    """|m/√v| 的（单次尖峰, 真正的上确界），单位 lr，t → ∞。要求 β₁² < β₂。
+
+    长期为零后来一个梯度：(1 − β₁)/√(1 − β₂)。由 Cauchy–Schwarz，任意梯度序列的上确界再除以 √(1 − β₁²/β₂)，
+    在梯度每步放大 β₂/β₁ 倍时取到。
+
+    >>> [tuple(round(x, 3) for x in step_bound(0.9, beta2)) for beta2 in (0.999, 0.95)]
+    [(3.162, 7.27), (0.447, 1.165)]
+    """
+    if not (0 <= beta1 < 1 and 0 <= beta2 < 1 and beta1**2 < beta2):
+        raise ValueError(f"须有 0 ≤ beta1, beta2 < 1 且 beta1² < beta2，收到 {beta1, beta2}")
+    spike = (1 - beta1) / math.sqrt(1 - beta2)
+    return spike, spike / math.sqrt(1 - beta1**2 / beta2)
+
+
 # --8<-- [end:bias]
 
 

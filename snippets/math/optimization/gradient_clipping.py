@@ -58,6 +58,8 @@ def clip_by_value(grads: Sequence[Sequence[float]], limit: float) -> list[Vector
     """
     if not limit > 0:
         raise ValueError(f"limit 必须为正，收到 {limit}")
+    if any(math.isnan(g) for grad in grads for g in grad):
+        raise ValueError("梯度里有 NaN：应跳过这一步，而不是裁剪")
     return [[min(limit, max(-limit, g)) for g in grad] for grad in grads]
 
 
@@ -71,7 +73,7 @@ def sharded_norm(shards: Sequence[Sequence[float]], replicated: Sequence[float] 
     >>> sharded_norm([[3.0], [4.0]])
     5.0
     """
-    return math.sqrt(math.fsum(g * g for shard in shards for g in shard) + math.fsum(g * g for g in replicated))
+    return global_norm([*shards, replicated])
 
 
 def naive_sharded_norms(shards: Sequence[Sequence[float]], replicated: Sequence[float]) -> dict[str, float]:
@@ -101,7 +103,7 @@ def clip_before_unscale(norm: float, scale: float, max_norm: float = 1.0) -> tup
     >>> clip_before_unscale(norm=0.5, scale=65536.0)           # 本来不该裁的梯度被裁掉 32768 倍
     (0.5, 1.52587890625e-05)
     """
-    if norm < 0 or not scale > 0 or not max_norm > 0:
+    if not norm >= 0 or not scale > 0 or not max_norm > 0:
         raise ValueError(f"须有 norm ≥ 0、scale > 0、max_norm > 0，收到 {norm, scale, max_norm}")
     return min(norm, max_norm), min(norm * scale, max_norm) / scale
 
@@ -112,8 +114,8 @@ def clip_each_micro_batch(micro_grads: Sequence[float], max_norm: float = 1.0) -
     >>> clip_each_micro_batch([-8.0, 1.0, 1.0, 1.0, 1.0])      # 平均是 −0.8，逐个裁剪后方向都反了
     (-0.8, 0.6)
     """
-    if not micro_grads or not max_norm > 0:
-        raise ValueError("须至少有一个 micro-batch，且 max_norm > 0")
+    if not micro_grads or not max_norm > 0 or not all(map(math.isfinite, micro_grads)):
+        raise ValueError("须至少有一个 micro-batch，梯度有限，且 max_norm > 0")
     n = len(micro_grads)
     mean = math.fsum(micro_grads) / n
     return max(-max_norm, min(max_norm, mean)), math.fsum(max(-max_norm, min(max_norm, g)) for g in micro_grads) / n

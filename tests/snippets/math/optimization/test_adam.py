@@ -16,6 +16,7 @@ from snippets.math.optimization.adam import (
     first_step_without_correction,
     optimizer_bytes,
     second_moment,
+    step_bound,
     step_size_after_losing_t,
 )
 
@@ -107,6 +108,21 @@ def test_state_bytes_of_torch_agree():
 
 
 @pytest.mark.parametrize("beta2", [0.999, 0.95])
+def test_growing_gradients_reach_the_supremum_and_nothing_passes_it(beta2):
+    """Gradients that grow by β₂/β₁ per step attain the Cauchy–Schwarz bound; the single spike stays below."""
+    adam, x = Adam(lr=1.0, beta2=beta2, eps=1e-300), [0.0]
+    adam.step(x, [0.0])
+    adam.steps = 10**6  # bias corrections are 1
+    for t in range(400):
+        new = adam.step(x, [(beta2 / 0.9) ** t * 1e-15])
+        moved, x = abs(new[0] - x[0]), [0.0]
+    spike, supremum = step_bound(0.9, beta2)
+    assert moved == pytest.approx(supremum, rel=1e-3)
+    assert moved <= supremum * (1 + 1e-9)
+    assert spike < supremum
+
+
+@pytest.mark.parametrize("beta2", [0.999, 0.95])
 def test_losing_the_step_count_is_what_a_resumed_run_shows(beta2):
     """Constant gradient: the intact run moves exactly lr; the resumed one has m and v but counts from 1."""
     adam, x = Adam(lr=1.0, beta2=beta2), [0.0]
@@ -130,6 +146,7 @@ def test_losing_the_step_count_is_what_a_resumed_run_shows(beta2):
     ("call", "message"),
     [
         (lambda: step_size_after_losing_t(0), "t ≥ 1"),
+        (lambda: step_bound(0.99, 0.9), "beta1² < beta2"),
         (lambda: Adam(lr=0), "须有 lr"),
         (lambda: Adam(beta2=1.0), "须有 lr"),
         (lambda: Adam().step([1.0], [math.inf]), "NaN 或 inf"),

@@ -119,6 +119,9 @@ def test_a_short_memory_recovers_sooner_after_a_spike():
         (lambda: clip_by_global_norm([[1.0]], 0.0), "max_norm"),
         (lambda: clip_by_global_norm([[math.nan]], 1.0), "nan"),
         (lambda: clip_by_value([[1.0]], 0.0), "limit"),
+        (lambda: clip_by_value([[math.nan]], 1.0), "NaN"),
+        (lambda: clip_each_micro_batch([math.nan]), "有限"),
+        (lambda: clip_before_unscale(math.nan, 1.0), "norm ≥ 0"),
         (lambda: clip_before_unscale(-1.0, 1.0), "norm"),
         (lambda: clip_each_micro_batch([]), "micro-batch"),
         (lambda: steps_after_a_spike(0.0, 1.0), "spike"),
@@ -127,3 +130,7 @@ def test_a_short_memory_recovers_sooner_after_a_spike():
 def test_bad_input(call, message):
     with pytest.raises(ValueError, match=message):
         call()
+
+
+def test_sharded_norm_does_not_overflow():
+    assert sharded_norm([[1e200], [1e200]]) == pytest.approx(math.sqrt(2) * 1e200)

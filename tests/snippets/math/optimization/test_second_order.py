@@ -112,6 +112,13 @@ def test_qk_clip_caps_the_largest_logit_and_nothing_else(tau, seed):
     np.testing.assert_allclose(w_q2 / w_q, w_k2 / w_k)
 
 
+@pytest.mark.parametrize("g", [1e200 * np.eye(3), np.full((8, 16), 1000.0, np.float16)])
+def test_newton_schulz_does_not_overflow_to_a_zero_update(g):
+    update = newton_schulz(g)
+    assert np.isfinite(update).all()
+    assert np.linalg.norm(update, 2) > 0.5
+
+
 def test_costs():
     assert shampoo_floats_per_parameter(12288, 49152) == 4.25
     assert dict(state_per_parameter(1, 1))["K-FAC / Shampoo 的统计量"] == 2
@@ -129,6 +136,15 @@ def test_costs():
         (lambda: newton_schulz(np.ones(3)), "二维"),
         (lambda: newton_schulz(np.array([[np.nan, 1.0]])), "NaN"),
         (lambda: qk_clip(np.eye(2), np.eye(2), np.full((2, 2), np.inf), 1.0), "NaN"),
+        (lambda: qk_clip(1e200 * np.eye(2), 1e200 * np.eye(2), np.eye(2), 1.0), "溢出"),
+        (lambda: qk_clip(np.eye(2), np.eye(2), np.eye(2), np.nan), "tau"),
+        (lambda: newton_step(np.ones(2), np.zeros((2, 2))), "奇异"),
+        (lambda: newton_step(np.array([np.nan, 1.0]), np.eye(2)), "NaN"),
+        (lambda: kfac_step(np.ones((2, 3)), np.ones((0, 3)), np.ones((0, 2)), 1.0), "样本"),
+        (lambda: kfac_step(np.ones((2, 3)), np.ones((8, 3)), np.ones((4, 2)), 1.0), "样本"),
+        (lambda: inverse_root(np.diag([1.0, -1.0]), 4), "半正定"),
+        (lambda: inverse_root(np.array([[1.0, 2.0], [0.0, 1.0]]), 4), "对称"),
+        (lambda: inverse_root(np.eye(2), 0), "power"),
         (lambda: qk_clip(np.eye(2), np.eye(2), np.eye(2), 0.0), "tau"),
     ],
 )

@@ -1,0 +1,77 @@
+"""Counts against torch, the two-places claim by exhaustive search, KV bytes against real caches."""
+
+import itertools
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from snippets.deep_learning.neural_networks.multi_head import (
+    TABLE_3A,
+    attention_parameters,
+    kv_bytes_per_token,
+    read_two_places,
+    score_flops,
+    softmax,
+)
+from snippets.tools.presets import MODELS
+
+
+@pytest.mark.parametrize("heads", [1, 2, 8])
+def test_parameters_are_torchs(heads):
+    module = torch.nn.MultiheadAttention(64, heads, bias=False)
+    assert attention_parameters(64, heads) == sum(p.numel() for p in module.parameters())
+
+
+@given(st.integers(1, 6), st.integers(1, 8), st.integers(1, 100))
+def test_neither_parameters_nor_flops_depend_on_the_heads(heads, d, s):
+    h = heads * d
+    assert attention_parameters(h, heads) == attention_parameters(h, 1) == 4 * h * h
+    assert score_flops(s, h, heads) == 4 * s * s * h
+
+
+def test_one_softmax_cannot_read_both_places_in_full():
+    """Whatever the scores, the two read values of a single head add up to at most 1; two heads read 2."""
+    for scores in itertools.product((-5.0, 0.0, 5.0, 20.0), repeat=4):
+        weights = softmax(scores)
+        assert weights[0] + weights[3] <= 1 + 1e-12
+    assert sum(read_two_places()["单头"]) == pytest.approx(1)
+    assert sum(read_two_places()["两个头"]) == pytest.approx(2, abs=1e-6)
+
+
+def test_table_says_too_many_heads_hurt_too():
+    assert TABLE_3A[1] < TABLE_3A[32] < TABLE_3A[8]
+
+
+@pytest.mark.parametrize(("name", "published"), [("Llama-3-8B", 131_072), ("Llama-3-405B", 516_096)])
+def test_gqa_bytes_are_those_of_the_configuration(name, published):
+    model = MODELS[name]
+    assert kv_bytes_per_token(model.a, model.d, model.layers, "GQA", groups=model.kv) == published
+
+
+def test_a_real_cache_has_those_bytes():
+    layers, heads, groups, d, tokens = 3, 8, 2, 16, 5
+    cache = [torch.zeros(2, 1, groups, tokens, d, dtype=torch.bfloat16) for _ in range(layers)]
+    held = sum(t.numel() * t.element_size() for t in cache)
+    assert held == tokens * kv_bytes_per_token(heads, d, layers, "GQA", groups=groups)
+
+
+@given(st.integers(1, 8), st.integers(1, 64), st.integers(1, 40))
+def test_order(groups, d, layers):
+    heads = 8 * groups
+    mha, gqa, mqa = (kv_bytes_per_token(heads, d, layers, kind, groups) for kind in ("MHA", "GQA", "MQA"))
+    assert mha == 8 * gqa
+    assert mqa * groups == gqa
+
+
+def test_rejects():
+    for call in (
+        lambda: attention_parameters(10, 3),
+        lambda: score_flops(4, 10, 3),
+        lambda: kv_bytes_per_token(8, 4, 1, "XXX"),
+        lambda: kv_bytes_per_token(8, 4, 1, "GQA", groups=3),
+        lambda: kv_bytes_per_token(8, 4, 1, "MLA"),
+    ):
+        with pytest.raises(ValueError, match=r"整除|kind|尺寸"):
+            call()
