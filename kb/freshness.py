@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kb.page import Answer
 from kb.paths import SNIPPETS
-from kb.site import Site
+from kb.site import TOOLS, Site
 
 FIGURE = re.compile(r"\]\((figures/[^)]+\.svg)\)")
 
@@ -24,6 +24,12 @@ def sources(site: Site) -> dict[str, list[Path]]:
     found = {answer.path: list(_answer_sources(answer, site.docs)) for answer in site.answers.values()}
     for chapter in (*site.catalogue.chapters, *site.catalogue.infra_topics, site.catalogue.classics):
         found[chapter.index] = [site.docs / answer.path for section in chapter.sections for answer in site.answers_in(section.folder)]
+    tools = sorted((SNIPPETS / TOOLS).glob("*.py"))
+    for page in sorted((site.docs / TOOLS).glob("*.md")):
+        found[page.relative_to(site.docs).as_posix()] = [page, *tools]
+    for answer in site.answers.values():
+        if any(fence.language == "calculator" for fence in answer.document.fences):
+            found[answer.path] += tools
     everything = [site.docs / answer.path for answer in site.answers.values()]
     return found | {"errata.md": everything, "tags.md": everything, "index.md": everything}
 

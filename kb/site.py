@@ -10,6 +10,7 @@ from kb.page import Answer, PageError, read_answer, split_front_matter
 
 ANSWER_NAME = re.compile(r"^[qbi]\d[\d-]*-")
 LABS = "labs"
+TOOLS = "tools"
 META_PAGES = ("about.md", "errata.md", "tags.md", "contributing.md")
 
 
@@ -81,11 +82,15 @@ def navigation(site: Site) -> list:
 
     infra = [{topic.title: [topic.index, *pages(topic.folder)]} for topic in site.catalogue.infra_topics]
     labs = sorted(file.relative_to(site.docs).as_posix() for file in (site.docs / LABS).glob("[!_]*.py"))
+    tools = sorted(
+        path for file in (site.docs / TOOLS).glob("*.md") if (path := file.relative_to(site.docs).as_posix()) != f"{TOOLS}/index.md"
+    )
     return [
         {"首页": "index.md"},
         *(tab(chapter) for chapter in site.catalogue.chapters),
         {site.short_names["infra/index.md"]: ["infra/index.md", *infra]},
         tab(site.catalogue.classics),
+        {"计算器": [f"{TOOLS}/index.md", *tools]},
         {"实验": [f"{LABS}/index.md", *labs]},
         {"关于": list(META_PAGES)},
     ]

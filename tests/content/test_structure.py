@@ -14,7 +14,7 @@ from kb.views import QUESTIONS_MARKER
 
 CHAPTERS = [*catalogue().chapters, *catalogue().infra_topics, catalogue().classics]
 FIGURES = list(find_figures(catalogue()))
-SHARED = "common"
+SHARED = {"common", "tools"}  # folders of snippets that mirror no section
 
 
 def test_the_catalogue_is_complete():
@@ -91,6 +91,7 @@ def test_every_figure_is_used_by_a_page_of_its_folder(site):
 def test_no_snippet_without_a_page(site):
     """A snippet is embedded by a page, or used by one that is."""
     embedded = {embed.path for answer in site.answers.values() for embed in answer.document.embeds}
+    embedded |= {embed.path for page in (DOCS / "tools").glob("*.md") for embed in parse(page.read_text(encoding="utf-8")).embeds}
     files = {file.relative_to(SNIPPETS).as_posix(): file for file in SNIPPETS.rglob("*.py")}
     sources = {path: file.read_text(encoding="utf-8") for path, file in files.items()}
     labs = "".join(file.read_text(encoding="utf-8") for file in (DOCS / "labs").glob("*.py"))
@@ -117,7 +118,7 @@ def test_no_snippet_without_a_page(site):
 def test_snippet_folders_mirror_the_sections():
     from kb.paths import snippet_folder
 
-    folders = {snippet_folder(question.folder) for question in catalogue().questions.values()} | {SHARED}
+    folders = {snippet_folder(question.folder) for question in catalogue().questions.values()} | SHARED
     assert {file.parent.relative_to(SNIPPETS).as_posix() for file in SNIPPETS.rglob("*.py")} <= folders
 
 

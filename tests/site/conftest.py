@@ -3,12 +3,13 @@
 import os
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from kb.paths import ROOT
-from tests.site.serving import SUB_PATH, chromium, serve
+from tests.site.serving import SUB_PATH, browsers, serve
 
 
 @pytest.fixture(scope="session")
@@ -35,9 +36,15 @@ def base_url(built):
 
 
 @pytest.fixture(scope="session")
-def browser():
-    with chromium() as browser:
-        yield browser
+def launch():
+    """Launches a browser by its name, once."""
+    with browsers() as launch_:
+        yield cache(launch_)
+
+
+@pytest.fixture
+def browser(launch):
+    return launch("chromium")
 
 
 @pytest.fixture
@@ -59,6 +66,7 @@ def open_page(browser, base_url):
         page.goto(base_url + path)
         return page
 
+    open_.problems = problems
     yield open_
     for context in contexts:
         context.close()

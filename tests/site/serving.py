@@ -6,11 +6,13 @@ import http.server
 import os
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 SUB_PATH = "/kb/"
+EXECUTABLES = {"chromium": ("chromium", "google-chrome"), "firefox": ("firefox-esr", "firefox")}
+FIREFOX_FIX = Path(__file__).with_name("firefox_fix.cjs")
 BROWSER_ARGS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -67,16 +69,40 @@ def serve(folder: Path, *, compress: bool = False) -> Iterator[str]:
 
 
 @contextmanager
-def chromium() -> Iterator:
-    """The machine's Chromium, driven by Playwright."""
+def browsers() -> Iterator[Callable]:
+    """Yields a function that launches the machine's "chromium" or "firefox", driven by Playwright."""
     from playwright.sync_api import sync_playwright
 
-    path = os.environ.get("CHROMIUM") or shutil.which("chromium") or shutil.which("google-chrome")
-    if not path:
-        raise FileNotFoundError("Chromium is missing: apt-get install chromium, or set CHROMIUM to its path")
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=path, args=BROWSER_ARGS)
-        try:
-            yield browser
-        finally:
-            browser.close()
+    def launch(name: str):
+        path = os.environ.get(name.upper()) or next(filter(None, map(shutil.which, EXECUTABLES[name])), None)
+        if not path:
+            raise FileNotFoundError(f"{name} is missing: apt-get install {EXECUTABLES[name][0]}, or set {name.upper()} to its path")
+        if name == "chromium":
+            browser = playwright.chromium.launch(executable_path=path, args=BROWSER_ARGS)
+        else:
+            browser = playwright.firefox.launch(executable_path=path, channel="moz-firefox")
+        opened.append(browser)
+        return browser
+
+    opened = []
+    options = os.environ.get("NODE_OPTIONS")
+    os.environ["NODE_OPTIONS"] = f"--require={FIREFOX_FIX}"
+    try:
+        with sync_playwright() as playwright:
+            try:
+                yield launch
+            finally:
+                for browser in opened:
+                    browser.close()
+    finally:
+        if options is None:
+            del os.environ["NODE_OPTIONS"]
+        else:
+            os.environ["NODE_OPTIONS"] = options
+
+
+@contextmanager
+def chromium() -> Iterator:
+    """The machine's Chromium."""
+    with browsers() as launch:
+        yield launch("chromium")

@@ -21,3 +21,20 @@ async function onClick(event) {
 }
 
 document.addEventListener("click", onClick);
+
+// Calculators: their own pages load what brings them to life; in other pages a button does, or a link that carries numbers.
+const calculators = () => import("../calc/calc.mjs");
+
+async function startCalculators() {
+  const carriesNumbers = [...new URLSearchParams(location.search).keys()].some((key) => key !== "h"); // h: the search's words
+  for (const button of document.querySelectorAll(".kb-calc-embed > button[hidden]")) {
+    const open = async () => (await calculators()).open(button.parentElement);
+    button.hidden = false;
+    button.addEventListener("click", async () => (await open())?.querySelector("select, input").focus(), { once: true });
+    if (carriesNumbers) open();
+  }
+  if (document.querySelector("form.kb-calc:not([data-ready])")) (await calculators()).setUp(document);
+}
+
+if (globalThis.document$) document$.subscribe(startCalculators); // also after an instant navigation
+else startCalculators();
