@@ -196,6 +196,21 @@ def test_a_crash_of_the_interpreter_is_told_and_survived(reader, open_page):
     open_page.problems.clear()  # Pyodide logs its end
 
 
+@pytest.mark.parametrize("file", ["pyodide.asm.wasm", "runner.py", "manifest.json"])
+def test_a_file_that_does_not_arrive_is_told_and_the_next_click_tries_again(open_page, reader, file):
+    """loadPyodide itself would wait for ever for its WebAssembly."""
+    block = reader()
+    requests = block.page.context
+    requests.route(f"**/run/**/{file}*", lambda route: route.fulfill(status=404))
+    requests.route(f"**/run/{file}*", lambda route: route.fulfill(status=404))
+    block.run()
+    assert block.status == f"不能运行：{file}: HTTP 404"
+    requests.unroute_all()
+    block.run()
+    assert "与期望一致" in block.status
+    open_page.problems.clear()  # the browser logs the 404
+
+
 def test_runs_do_not_see_each_other(reader):
     block = reader()
     block.run("import builtins, sys\nbuiltins.leaked = 1\nLEFT = 1\nsys.setrecursionlimit(50_000)\n")

@@ -9,8 +9,8 @@ const RUNTIME = null; // the build puts the paths of Python here
 
 const here = (path) => new URL(path, import.meta.url);
 
-async function get(url, options) {
-  const response = await fetch(url, options);
+async function get(url, options, send = fetch) {
+  const response = await send(url, options);
   if (!response.ok) throw new Error(`${new URL(url).pathname.split("/").at(-1)}: HTTP ${response.status}`);
   return response;
 }
@@ -20,13 +20,28 @@ const manifest = get(here("manifest.json"), { cache: "no-cache" })
   .catch(() => get(here("manifest.json"), { cache: "force-cache" }))
   .then((response) => response.json());
 
+/** Rejects when the file at url does not arrive: loadPyodide waits for ever for its WebAssembly. */
+function lost(url) {
+  const plain = self.fetch;
+  return new Promise((_, reject) => {
+    self.fetch = (input, options) => {
+      if (String(input) !== url) return plain(input, options);
+      const arriving = get(url, options, plain);
+      arriving.catch(reject);
+      return arriving;
+    };
+  });
+}
+
 async function boot() {
   const { folder, stdlib, lock, runner } = RUNTIME;
   const source = get(here(`runner.py?v=${runner}`)).then((response) => response.text());
   source.catch(() => {}); // awaited below
   const indexURL = here(folder).href;
   const { loadPyodide } = await import(`${indexURL}pyodide.mjs`);
-  const pyodide = await loadPyodide({ indexURL, stdLibURL: indexURL + stdlib, lockFileContents: JSON.stringify(lock) });
+  const missing = lost(`${indexURL}pyodide.asm.wasm`);
+  const loading = loadPyodide({ indexURL, stdLibURL: indexURL + stdlib, lockFileContents: JSON.stringify(lock) });
+  const pyodide = await Promise.race([loading, missing]);
   pyodide.setStdin({ error: true });
   pyodide.FS.mkdirTree("/kb");
   const scope = pyodide.globals.get("dict")();
