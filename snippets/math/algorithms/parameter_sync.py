@@ -132,7 +132,7 @@ def all_reduce_seconds(algorithm: str, n: int, payload: float, bandwidth: float,
         16,000,000 B  ring    1.260 ms  tree    0.700 ms
     16,060,000,000 B  ring  632.993 ms  tree  642.460 ms
     """
-    if n < 1 or payload < 0 or bandwidth <= 0 or latency < 0:
+    if n < 1 or not payload >= 0 or not bandwidth > 0 or not latency >= 0:
         raise ValueError(f"须有 n ≥ 1、payload ≥ 0、bandwidth > 0、latency ≥ 0，收到 {n, payload, bandwidth, latency}")
     if n == 1:
         return 0.0

@@ -48,6 +48,8 @@ def cosine_matrix(queries: Array, documents: Array, eps: float = 1e-12) -> Array
     """
     if queries.ndim != 2 or documents.ndim != 2 or queries.shape[1] != documents.shape[1]:
         raise ValueError(f"形状须为 (q, d) 与 (n, d)，收到 {queries.shape} 与 {documents.shape}")
+    if not np.isfinite(queries).all() or not np.isfinite(documents).all():
+        raise ValueError("向量含 NaN 或 inf：一个坏文档会让 argmax 落在它身上")
     unit = []
     for x in (queries, documents):
         x = x.astype(np.promote_types(x.dtype, np.float32))
@@ -111,8 +113,8 @@ def cosine_gradient(a: Array, b: Array) -> Array:
     100.0
     """
     norm_a, norm_b = np.linalg.norm(a), np.linalg.norm(b)
-    if norm_a == 0 or norm_b == 0:
-        raise ValueError("零向量处余弦不可微")
+    if not (0 < norm_a < math.inf and 0 < norm_b < math.inf):
+        raise ValueError("零向量处余弦不可微，向量也须有限")
     return (b / norm_b - (a @ b) / (norm_a * norm_b) * a / norm_a) / norm_a
 
 
@@ -175,8 +177,8 @@ def mean_cosine(x: Array) -> float:
     >>> mean_cosine(np.array([[1.0, 0.0], [0.0, 2.0], [-3.0, 0.0]])).__round__(4)
     -0.3333
     """
-    if len(x) < 2 or not np.linalg.norm(x, axis=1).all():
-        raise ValueError("至少两行，且没有零向量")
+    if len(x) < 2 or not np.linalg.norm(x, axis=1).all() or not np.isfinite(x).all():
+        raise ValueError("至少两行，有限，且没有零向量")
     unit = x / np.linalg.norm(x, axis=1, keepdims=True)
     total = unit.sum(axis=0)
     return float((total @ total - len(x)) / (len(x) * (len(x) - 1)))
@@ -237,8 +239,8 @@ def negative_weights(similarities: Sequence[float], temperature: float) -> list[
     τ = 0.07 最难  90.7%  第二   5.2%  其余合计   4.1%
     τ = 0.01 最难 100.0%  第二   0.0%  其余合计   0.0%
     """
-    if temperature <= 0 or not similarities:
-        raise ValueError(f"须有 temperature > 0 且至少一个负样本，收到 {temperature}")
+    if not temperature > 0 or not similarities or not all(map(math.isfinite, similarities)):
+        raise ValueError(f"须有 temperature > 0 且至少一个负样本、相似度有限，收到 {temperature}")
     top = max(similarities)
     weights = [math.exp((s - top) / temperature) for s in similarities]
     return [w / math.fsum(weights) for w in weights]
@@ -256,7 +258,7 @@ def infonce_floor(n: int, temperature: float) -> float:
     τ = 0.07 初始约 10.40，下界 0.0203
     τ = 0.01 初始约 10.40，下界 0.0000
     """
-    if n < 2 or temperature <= 0:
+    if n < 2 or not temperature > 0:
         raise ValueError(f"须有 n ≥ 2、temperature > 0，收到 {n, temperature}")
     return math.log1p((n - 1) * math.exp(-n / ((n - 1) * temperature)))
 

@@ -62,8 +62,8 @@ def relative_error(sigma: Matrix, r: int) -> float:
     (0.6, 0.0)
     """
     sigma = np.sort(np.asarray(sigma, dtype=np.float64))[::-1]
-    if not 0 <= r <= sigma.size or not sigma.any():
-        raise ValueError(f"须有 0 ≤ r ≤ {sigma.size} 且奇异值不全为 0，收到 {r}")
+    if not 0 <= r <= sigma.size or not sigma.any() or not np.isfinite(sigma).all() or sigma.min() < 0:
+        raise ValueError(f"须有 0 ≤ r ≤ {sigma.size}，奇异值有限、非负、不全为 0，收到 {r}")
     energies = (sigma / sigma[0]) ** 2  # 先除以最大的，平方才不会上溢或全部下溢
     return float(np.sqrt(np.sum(energies[r:]) / np.sum(energies)))
 

@@ -179,7 +179,7 @@ def robbins_monro(power: float) -> tuple[bool, bool]:
     >>> [robbins_monro(p) for p in (0, 0.5, 0.75, 1, 1.5)]
     [(True, False), (True, False), (True, True), (True, True), (False, True)]
     """
-    if power < 0:
+    if not power >= 0:
         raise ValueError(f"power 须 ≥ 0，收到 {power}")
     return power <= 1, power > 0.5
 

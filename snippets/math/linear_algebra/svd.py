@@ -200,7 +200,7 @@ def with_spectrum(sigma: Matrix, rows: int, seed: int = 0) -> Matrix:
     """
     sigma = np.asarray(sigma, dtype=np.float64)
     n = len(sigma)
-    if rows < n or n == 0 or (sigma < 0).any():
+    if rows < n or n == 0 or not (sigma >= 0).all() or not np.isfinite(sigma).all():
         raise ValueError(f"须有 rows ≥ len(sigma) ≥ 1、sigma ≥ 0，收到 {rows}、{n}")
     rng = np.random.default_rng(seed)
     u, v = (np.linalg.qr(rng.standard_normal((size, n))).Q for size in (rows, n))
@@ -266,8 +266,8 @@ def rank_for_energy(sigma: Matrix, energy: float) -> int:
     [6, 1683, 3687]
     """
     sigma = np.sort(np.asarray(sigma, dtype=np.float64))[::-1]
-    if not 0 < energy <= 1 or sigma.size == 0 or not sigma.any():
-        raise ValueError(f"须有 0 < energy ≤ 1 且奇异值不全为 0，收到 energy = {energy}")
+    if not 0 < energy <= 1 or not sigma.any() or not np.isfinite(sigma).all() or sigma.min() < 0:
+        raise ValueError(f"须有 0 < energy ≤ 1，奇异值有限、非负、不全为 0，收到 energy = {energy}")
     energies = (sigma / sigma[0]) ** 2  # 先除以最大的，平方才不会上溢或全部下溢
     share = np.cumsum(energies) / np.sum(energies)
     return int(np.searchsorted(share, energy - 1e-12)) + 1

@@ -49,7 +49,7 @@ def state_gigabytes(psi: float) -> dict[str, float]:
     >>> state_gigabytes(8.03e9)                       # Llama-3-8B
     {'SGD': 0.0, 'Momentum': 32.12, 'Adam': 64.24}
     """
-    if psi <= 0:
+    if not psi > 0:
         raise ValueError(f"psi 必须为正，收到 {psi}")
     return {name: round(values * 4 * psi / 1e9, 2) for name, values in (("SGD", 0), ("Momentum", 1), ("Adam", 2))}
 
@@ -60,7 +60,9 @@ def state_gigabytes(psi: float) -> dict[str, float]:
 # --8<-- [start:quadratic]
 def loss_ratio(method: str, lr: float, kappa: float, angle: float = 0.0, steps: int = 100) -> float:
     """条件数 kappa 的二维二次函数（主轴转过 angle 弧度），走 steps 步后损失 ÷ 初始损失；发散为 inf。"""
-    if kappa < 1 or steps < 1 or lr <= 0:
+    if method not in METHODS:
+        raise ValueError(f"method 须为 {'、'.join(METHODS)}，收到 {method!r}")
+    if not 1 <= kappa < math.inf or steps < 1 or not lr > 0:
         raise ValueError(f"须有 kappa ≥ 1、steps ≥ 1、lr > 0，收到 {kappa, steps, lr}")
     c, s = math.cos(angle), math.sin(angle)
 
@@ -102,7 +104,7 @@ def class_losses(method: str, lr: float, frequencies: tuple[float, ...], steps: 
     正确类的 logit 与其余的 logit。它们的梯度都正比于该类的频率 π_c——SGD 因此在低频类上慢 π_c 倍。
     """
     n = len(frequencies)
-    if n < 2 or abs(math.fsum(frequencies) - 1) > 1e-9 or min(frequencies) <= 0:
+    if n < 2 or not abs(math.fsum(frequencies) - 1) <= 1e-9 or min(frequencies) <= 0:
         raise ValueError(f"frequencies 须为至少两个正数且和为 1，收到 {frequencies}")
     step, params = METHODS[method](lr), [0.0] * (2 * n)  # 依次是 (正确, 其余) × n 类
     for _ in range(steps):

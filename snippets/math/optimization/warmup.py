@@ -28,7 +28,7 @@ def linear_warmup(step: int, peak: float, warmup: int) -> float:
     >>> [linear_warmup(s, 3e-4, 4) for s in (1, 2, 4, 9)]
     [7.5e-05, 0.00015, 0.0003, 0.0003]
     """
-    if step < 1 or peak <= 0 or warmup < 0:
+    if step < 1 or not peak > 0 or warmup < 0:
         raise ValueError(f"须有 step ≥ 1、peak > 0、warmup ≥ 0，收到 {step, peak, warmup}")
     return peak * min(1.0, step / warmup) if warmup else peak
 
@@ -93,7 +93,7 @@ def worst_excursion(peak: float, warmup: int, steps: int = 1_000) -> float:
     >>> round(worst_excursion(0.01, 0), 1)                  # 不预热而全程用小学习率也不炸，只是后面慢
     0.0
     """
-    if peak <= 0 or warmup < 0 or steps < 1:
+    if not peak > 0 or warmup < 0 or steps < 1:
         raise ValueError(f"须有 peak > 0、warmup ≥ 0、steps ≥ 1，收到 {peak, warmup, steps}")
     log_x = worst = 0.0
     for step in range(1, steps + 1):

@@ -119,6 +119,7 @@ def test_stale_gradients_diverge_just_above_the_limit(delay):
         (lambda: local_sgd_fixed_point(0), "local_steps"),
         (lambda: local_sgd_fixed_point(1, lr=0.5), "lr"),
         (lambda: stale_step_limit(-1), "不能为负"),
+        (lambda: all_reduce_seconds("ring", 2, math.nan, 1, 1), "payload"),
     ],
 )
 def test_bad_input(call, message):

@@ -262,6 +262,12 @@ def test_scan_turns_compute_bound_at_the_ridge():
         (lambda: infonce_floor(1, 1.0), "n ≥ 2"),
         (lambda: top_k(np.ones((1, 2)), np.ones((2, 2)), 3), "k"),
         (lambda: scan_milliseconds(0, 1, 1), "n、d、queries"),
+        (lambda: cosine_matrix(np.array([[np.nan, 1.0]]), np.ones((1, 2))), "NaN"),
+        (lambda: top_k(np.ones((1, 2)), np.array([[np.nan, 0.0], [1.0, 0.0]]), 1), "NaN"),
+        (lambda: negative_weights([math.nan, 1.0], 1.0), "有限"),
+        (lambda: infonce_floor(4, math.nan), "temperature"),
+        (lambda: cosine_gradient(np.array([np.nan, 1.0]), np.ones(2)), "有限"),
+        (lambda: mean_cosine(np.array([[np.nan, 1.0], [1.0, 1.0]])), "有限"),
     ],
 )
 def test_bad_input(call, message):

@@ -173,6 +173,8 @@ def test_scores_shapes_and_rank():
         (lambda: whitened_truncation(np.eye(3), np.ones((2, 3)), 1), "不正定"),
         (lambda: lora_forward(np.eye(3), np.eye(3), np.ones((2, 3)), np.ones((3, 1)), 1), "不合"),
         (lambda: mla_scores(np.ones((2, 3)), np.ones((4, 5)), np.ones((2, 3, 4)), True), "不合"),
+        (lambda: relative_error(np.array([np.nan, 1.0]), 1), "有限"),
+        (lambda: relative_error(np.array([-1.0, 1.0]), 1), "非负"),
     ],
 )
 def test_bad_input(call, message):

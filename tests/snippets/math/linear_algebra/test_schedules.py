@@ -183,6 +183,7 @@ def test_sweep_cost_against_counting_tokens(budgets):
         (lambda: partial_sums(lambda t: 1.0, 0), "terms"),
         (lambda: final_loss(linear, 0.0), "peak"),
         (lambda: sweep_cost([]), "budgets"),
+        (lambda: robbins_monro(math.nan), "power"),
     ],
 )
 def test_bad_input(call, message):

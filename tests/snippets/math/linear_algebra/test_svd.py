@@ -210,6 +210,9 @@ def test_gradient_through_singular_vectors_grows_like_one_over_the_gap(gap):
         (lambda: randomized_flops(0, 1, 1), "m、n、k"),
         (lambda: with_spectrum(np.ones(3), 2), "rows"),
         (lambda: rank_for_energy(np.zeros(2), 0.5), "不全为 0"),
+        (lambda: rank_for_energy(np.array([np.nan, 1.0]), 0.5), "有限"),
+        (lambda: rank_for_energy(np.array([]), 0.5), "不全为 0"),
+        (lambda: with_spectrum(np.array([np.nan]), 2), "sigma"),
     ],
 )
 def test_bad_input(call, message):

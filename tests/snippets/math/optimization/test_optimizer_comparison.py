@@ -95,6 +95,10 @@ def test_zipf():
         (lambda: class_losses("SGD", 1, (1.0,)), "frequencies"),
         (lambda: class_losses("SGD", 1, (0.5, 0.6)), "frequencies"),
         (lambda: rare_class_loss("SGD", 10, 5.0), "target"),
+        (lambda: loss_ratio("SGD", 0.1, math.nan), "kappa"),
+        (lambda: loss_ratio("Lion", 0.1, 2.0), "method"),
+        (lambda: class_losses("SGD", 1, (math.nan, 0.5)), "frequencies"),
+        (lambda: state_gigabytes(math.nan), "psi"),
     ],
 )
 def test_bad_input(call, message):

@@ -86,6 +86,8 @@ def test_longer_warmup_never_makes_the_excursion_worse():
         (lambda: radam_factor(0), "step"),
         (lambda: radam_factor(1, 0.5), "beta2"),
         (lambda: worst_excursion(-1, 0), "peak"),
+        (lambda: worst_excursion(math.nan, 0), "peak"),
+        (lambda: linear_warmup(1, math.nan, 2), "peak"),
     ],
 )
 def test_bad_input(call, message):
