@@ -89,7 +89,8 @@ def backward(
     (s, d), t = q.shape, len(k)
     scale = 1 / math.sqrt(d)
     dq, dk, dv = np.zeros_like(q), np.empty_like(k), np.empty_like(v)
-    delta = np.sum(hbm.load(grad) * hbm.load(out), axis=1)
+    delta = np.empty(s)
+    hbm.store(delta, np.sum(hbm.load(grad) * hbm.load(out), axis=1))
     for j in range(0, t, cols):
         kj, vj = hbm.load(k[j : j + cols]), hbm.load(v[j : j + cols])
         dkj, dvj = np.zeros_like(kj), np.zeros_like(vj)

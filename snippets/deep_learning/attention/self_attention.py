@@ -111,20 +111,26 @@ def softmax_gradient_size(scores: Array) -> float:
 
 # --8<-- [start:cost]
 def cost(b: int, s: int, h: int, heads: int, element: int = 2) -> dict[str, float]:
-    """一层自注意力前向（MHA，不因因果减半）：投影与分数的 GFLOP，以及若显式存下 (b, a, s, s) 的权重要多少 MB（10⁶ 字节）。
+    """一层自注意力前向（MHA，不因因果减半）：投影与分数的 GFLOP，显式存下 (b, a, s, s) 的权重要多少 GB（10⁹ 字节）。
+
+    读写按逐算子数：读 Q、K、V，写 O，分数与权重各写一次读一次；强度是分数与加权和的 FLOP 除以这些字节。
 
     >>> for s in (2048, 8192, 32_768):
     ...     print(s, {k: round(v, 1) for k, v in cost(1, s, 4096, 32).items()})
-    2048 {'投影': 274.9, '分数与加权和': 68.7, '权重矩阵 MB': 268.4}
-    8192 {'投影': 1099.5, '分数与加权和': 1099.5, '权重矩阵 MB': 4295.0}
-    32768 {'投影': 4398.0, '分数与加权和': 17592.2, '权重矩阵 MB': 68719.5}
+    2048 {'投影': 274.9, '分数与加权和': 68.7, '权重 GB': 0.3, '读写 GB': 1.1, '强度': 60.2}
+    8192 {'投影': 1099.5, '分数与加权和': 1099.5, '权重 GB': 4.3, '读写 GB': 17.4, '强度': 63.0}
+    32768 {'投影': 4398.0, '分数与加权和': 17592.2, '权重 GB': 68.7, '读写 GB': 276.0, '强度': 63.8}
     """
     if min(b, s, h, heads, element) < 1:
         raise ValueError("b、s、h、heads、element 都须为正")
+    scores = 4 * b * s * s * h
+    moved = element * (4 * b * s * h + 4 * b * heads * s * s)
     return {
         "投影": 8 * b * s * h * h / 1e9,
-        "分数与加权和": 4 * b * s * s * h / 1e9,
-        "权重矩阵 MB": b * heads * s * s * element / 1e6,
+        "分数与加权和": scores / 1e9,
+        "权重 GB": element * b * heads * s * s / 1e9,
+        "读写 GB": moved / 1e9,
+        "强度": scores / moved,
     }
 
 

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from random import Random
 
 from snippets.common.chart import grid
 
@@ -46,6 +47,33 @@ def strided(s: int, stride: int) -> Mask:
     if stride < 1:
         raise ValueError(f"步长须为正，收到 {stride}")
     return build(s, lambda i, j: i - j < stride or j % stride == stride - 1)
+
+
+def global_and_random(s: int, w: int, block: int, globals_: int, picks: int, seed: int = 0) -> Mask:
+    """窗口、开头的全局 token，再加每行随机的几个过去的块（BigBird 的三种成分，原文是双向，这里取因果的一半）。
+
+    >>> mask = global_and_random(64, 8, block=4, globals_=2, picks=1)
+    >>> min(map(sum, mask[20:])), max(map(sum, mask[20:]))        # 窗口 8、全局 2、一个块 4，可能重叠
+    (10, 14)
+    """
+    if min(w, block) < 1 or min(globals_, picks) < 0:
+        raise ValueError(f"窗口与块须为正、全局与随机的个数不能为负，收到 {w}、{block}、{globals_}、{picks}")
+    random = Random(seed)
+    chosen = [random.sample(range(i // block + 1), min(picks, i // block + 1)) for i in range(s)]
+    return build(s, lambda i, j: i - j < w or j < globals_ or j // block in chosen[i])
+
+
+def tokens_by_score(scores: Sequence[Sequence[float]], top: int) -> Mask:
+    """逐 token 选：每个查询在过去（含自己）里取分数最高的 top 个（DSA 的索引器选出的形状）。
+
+    >>> [j for j, seen in enumerate(tokens_by_score([[j % 3 for j in range(9)]] * 9, 3)[8]) if seen]
+    [2, 5, 8]
+    """
+    s = len(scores)
+    if top < 1 or any(len(row) != s for row in scores):
+        raise ValueError(f"scores 须是方阵，top 为正，收到 {top}")
+    chosen = [set(sorted(range(i + 1), key=lambda j: (-row[j], j))[:top]) for i, row in enumerate(scores)]
+    return build(s, lambda i, j: j in chosen[i])
 
 
 def blocks_by_score(scores: Sequence[Sequence[float]], block: int, top: int, local: int = 1) -> Mask:
@@ -105,7 +133,7 @@ def keys_read(s: int) -> dict[str, int]:
 
     NSA（Yuan 2025 的配置）：压缩块长 32 步长 16，选 16 个长 64 的块，窗口 512；
     DSA（DeepSeek-V3.2）：轻量索引器扫全部 s 个（维数小），主注意力只读选出的 2048 个；
-    MoBA（Lu 2025 的 8 块配置之一）：块长 512 选 3 块，含当前块。
+    MoBA（Lu 2025 扩展律实验的配置）：块长 512 选 3 块，含当前块。
 
     >>> for s in (8192, 65_536):
     ...     print(s, keys_read(s))
@@ -148,12 +176,39 @@ def _drawn(mask: Mask, title: str) -> str:
     return grid(cells, title=title, legend={"看得见": "看得见"}, row_title="查询", column_title="键")
 
 
+def _parts(title: str, parts: dict[str, Mask]) -> str:
+    """几种成分叠在一张图上：同一格属于多种时，记给先列出的一种。"""
+    s = len(next(iter(parts.values())))
+    cells = [[next((name for name, mask in parts.items() if mask[i][j]), None) for j in range(s)] for i in range(s)]
+    return grid(cells, title=title, legend={name: name for name in parts}, row_title="查询", column_title="键")
+
+
 def figure_sink() -> str:
     """开头 2 个加最近 4 个，16×16。"""
-    return _drawn(sink_and_window(16, 4, 2), "开头 2 个加窗口 4")
+    return _parts("开头 2 个加窗口 4", {"窗口": window(16, 4), "开头": sink_and_window(16, 1, 2)})
+
+
+def figure_bigbird() -> str:
+    """窗口 3、开头 2 个全局、每行随机一个块（块长 4），16×16。"""
+    alone = global_and_random(16, 1, 4, 0, 1)
+    return _parts("窗口、全局与随机块", {"窗口": window(16, 3), "全局": sink_and_window(16, 1, 2), "随机块": alone})
+
+
+def figure_strided() -> str:
+    """最近 4 个，与每隔 4 的列，16×16。"""
+    return _parts("步长 4", {"最近 4 个": window(16, 4), "每隔 4 的列": strided(16, 4)})
+
+
+def _toy_scores() -> list[list[float]]:
+    return [[math.sin(1.7 * (j // 4) + i // 4) + 0.3 * math.sin(2.1 * j + i) for j in range(16)] for i in range(16)]
 
 
 def figure_blocks() -> str:
-    """按内容选 1 个块（块长 4）加自己所在的块，16×16。"""
-    scores = [[math.sin(1.7 * (j // 4) + i // 4) for j in range(16)] for i in range(16)]
-    return _drawn(blocks_by_score(scores, 4, 1), "按内容选 1 块（块长 4）")
+    """按内容选 1 个块（块长 4）、自己所在的块与窗口 3，16×16：NSA 的选择支路与窗口支路（压缩支路看所有块的摘要，没有单独的格子）。"""
+    own = blocks_by_score(_toy_scores(), 4, 0)
+    return _parts("按块选", {"窗口": window(16, 3), "自己的块": own, "选中的块": blocks_by_score(_toy_scores(), 4, 1)})
+
+
+def figure_tokens() -> str:
+    """逐 token 选 4 个，16×16：DSA 的形状。"""
+    return _drawn(tokens_by_score(_toy_scores(), 4), "逐 token 选 4 个")

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from snippets.deep_learning.attention.position_comparison import (
@@ -15,11 +15,13 @@ from snippets.deep_learning.attention.position_comparison import (
 )
 
 
+@settings(deadline=None, max_examples=40)
 @given(st.integers(1, 499))
 def test_relative_schemes_do_not_see_a_shift_and_absolute_ones_do(by):
     changes = shift_changes(by)
-    assert [name for name, change in changes.items() if change < 1e-3] == ["T5 偏置", "ALiBi", "RoPE"] or changes["正弦绝对位置"] < 1e-3
+    assert max(changes[name] for name in ("T5 偏置", "ALiBi", "RoPE")) < 1e-3
     assert changes["学习的绝对位置"] > 0
+    assert changes["正弦绝对位置"] > 0
 
 
 def test_position_product_of_the_sinusoids_is_relative_but_the_whole_score_is_not():

@@ -14,10 +14,12 @@ from snippets.deep_learning.attention.sparse_masks import (
     blocks_by_score,
     density,
     dilated,
+    global_and_random,
     keys_read,
     reachable_layers,
     sink_and_window,
     strided,
+    tokens_by_score,
     window,
 )
 
@@ -65,6 +67,31 @@ def test_selecting_every_block_is_full_attention():
     assert np.array_equal(np.array(blocks_by_score(scores, 2, 99)), causal_mask(s))
 
 
+@given(st.integers(1, 30), st.integers(1, 6), st.integers(1, 5), st.integers(0, 3), st.integers(0, 3))
+def test_random_blocks_only_add_to_window_and_globals(s, w, block, globals_, picks):
+    mask = global_and_random(s, w, block, globals_, picks)
+    base = sink_and_window(s, w, globals_)
+    assert global_and_random(s, w, block, globals_, 0) == base
+    assert global_and_random(s, w, block, globals_, s) == window(s, s)
+    for i in range(s):
+        extra = {j // block for j in range(s) if mask[i][j] and not base[i][j]}
+        assert all(mask[i][j] for j in range(s) if base[i][j])
+        assert len(extra) <= picks
+        assert not any(mask[i][i + 1 :])
+
+
+@given(st.integers(1, 20), st.integers(1, 6), st.integers(0, 99))
+def test_tokens_are_the_best_past_ones(s, top, seed):
+    generator = random.Random(seed)
+    scores = [[generator.uniform(-1, 1) for _ in range(s)] for _ in range(s)]
+    for i, row in enumerate(tokens_by_score(scores, top)):
+        seen = [j for j in range(s) if row[j]]
+        assert len(seen) == min(top, i + 1)
+        assert not any(row[i + 1 :])
+        left_out = [scores[i][j] for j in range(i + 1) if j not in seen]
+        assert not left_out or min(scores[i][j] for j in seen) >= max(left_out)
+
+
 @pytest.mark.parametrize(("w", "s"), [(2, 5), (3, 9), (4, 20), (5, 5)])
 def test_layers_needed_by_propagation(w, s):
     seen, layers = {s - 1}, 0
@@ -93,6 +120,8 @@ def test_published_figures_and_rejects():
         lambda: sink_and_window(4, 1, -1),
         lambda: strided(4, 0),
         lambda: blocks_by_score([[0.0, 1.0]], 1, 1),
+        lambda: global_and_random(4, 1, 0, 1, 1),
+        lambda: tokens_by_score([[0.0]], 0),
         lambda: reachable_layers(1, 5),
         lambda: keys_read(0),
     ):
