@@ -3,7 +3,7 @@ BIN := .venv/bin
 export NO_MKDOCS_2_WARNING := 1
 export DISABLE_MKDOCS_2_WARNING := true
 
-.PHONY: serve build test bench figures screenshot new clean
+.PHONY: serve build test bench figures screenshot new exercise check clean
 
 # One stamp for the site's dependencies, one for what only tests need (PyTorch is large).
 .venv/site.stamp: pyproject.toml constraints.txt package.json package-lock.json
@@ -38,6 +38,13 @@ screenshot: build .venv/test.stamp
 
 new: .venv/site.stamp
 	$(BIN)/python -m kb new $(id)
+
+exercise: .venv/site.stamp
+	$(BIN)/python -m kb exercise $(id)
+
+# The tests need PyTorch where the answer does.
+check: .venv/test.stamp
+	$(BIN)/python -m kb check-exercise $(id)
 
 clean:
 	rm -rf site .cache

@@ -1,4 +1,4 @@
-"""Commands for people who write: python -m kb new|check|figures|urls."""
+"""Commands for people who write: python -m kb new|check|figures|urls|exercise|check-exercise."""
 
 import argparse
 import sys
@@ -6,7 +6,7 @@ from pathlib import Path
 
 from kb.catalogue import Question, catalogue
 from kb.page import REQUIRED_SECTIONS, PageError, read_answer
-from kb.paths import DOCS, PUBLISHED_URLS
+from kb.paths import DOCS, EXERCISES, PUBLISHED_URLS
 from kb.site import load_site
 
 SECTION_TITLES = {
@@ -93,6 +93,29 @@ def draw_figures(folder: str) -> int:
     return 0
 
 
+def exercise(id: str, *, checked: bool) -> int:
+    """Write the files with blanks of a page's exercise, or test what the reader made of them."""
+    from kb import exercises
+
+    answer = load_site(DOCS, catalogue()).answers.get(id.lower())
+    paths = list(dict.fromkeys(exercises.sources(answer))) if answer else []
+    if not paths:
+        print(f"{id!r} has no exercise", file=sys.stderr)
+        return 2
+    missing = [path for path in paths if not (EXERCISES / path).exists()]
+    if checked and missing:
+        print(f"exercises/{missing[0]} does not exist; write it with: make exercise id={answer.id}", file=sys.stderr)
+        return 2
+    if checked:
+        return exercises.check(answer)
+    for path in exercises.write(answer):
+        print(path.relative_to(EXERCISES.parent))
+    if not missing:
+        print(f"exercises/{paths[0]} exists already; delete it to begin again", file=sys.stderr)
+        return 2
+    return 0
+
+
 def publish_urls() -> int:
     """Append the addresses of new answers to the list that must resolve for ever."""
     listed = PUBLISHED_URLS.read_text(encoding="utf-8").split() if PUBLISHED_URLS.exists() else []
@@ -108,6 +131,8 @@ def main(argv: list[str] | None = None) -> int:
     commands.add_parser("new", help="write the page skeleton of a catalogue entry").add_argument("id")
     commands.add_parser("check", help="check pages (all, or those named)").add_argument("page", nargs="*")
     commands.add_parser("figures", help="draw the figures of the snippets into docs/").add_argument("folder", nargs="?", default="")
+    commands.add_parser("exercise", help="write the file with blanks of a page's exercise").add_argument("id")
+    commands.add_parser("check-exercise", help="test the filled file").add_argument("id")
     commands.add_parser("urls", help="add the addresses of new answers to the published list")
     arguments = parser.parse_args(argv)
     match arguments.command:
@@ -117,6 +142,10 @@ def main(argv: list[str] | None = None) -> int:
             return check_pages(arguments.page)
         case "figures":
             return draw_figures(arguments.folder)
+        case "exercise":
+            return exercise(arguments.id, checked=False)
+        case "check-exercise":
+            return exercise(arguments.id, checked=True)
         case _:
             return publish_urls()
 

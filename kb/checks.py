@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 import autocorrect_py
 import yaml
 
-from kb import calculators
+from kb import calculators, exercises
 from kb.errata import MARKER, SEVERITIES
 from kb.mdsource import EMBED, Fence, sections
 from kb.page import Answer
@@ -127,6 +127,7 @@ VALIDATORS: dict[str, Callable[[Fence], object]] = {
     "bash": _validate_shell,
     "sh": _validate_shell,
     "text": _validate_reason,
+    "exercise": exercises.validate,
     "calculator": lambda fence: calculators.load("\n".join(fence.lines).strip()),
 }
 

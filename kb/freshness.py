@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from pathlib import Path
 
+from kb import exercises
 from kb.page import Answer
 from kb.paths import SNIPPETS
 from kb.site import TOOLS, Site
@@ -15,6 +16,8 @@ def _answer_sources(answer: Answer, docs: Path) -> Iterator[Path]:
     yield docs / answer.path
     for embed in answer.document.embeds:
         yield SNIPPETS / embed.path
+    for path in exercises.sources(answer):
+        yield SNIPPETS / path
     for figure in FIGURE.findall(answer.body):
         yield (docs / answer.path).parent / figure
 

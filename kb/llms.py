@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+from kb import exercises
 from kb.mdsource import EMBED
 from kb.page import Answer
 from kb.paths import SNIPPETS
@@ -32,7 +33,7 @@ def expand_embeds(body: str, snippets: Path = SNIPPETS) -> str:
 
 
 def markdown_copy(answer: Answer) -> str:
-    return expand_embeds(answer.body)
+    return exercises.expand(expand_embeds(answer.body), answer.id)
 
 
 def index(site: Site, name: str, description: str) -> str:

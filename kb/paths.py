@@ -5,6 +5,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 DOCS = ROOT / "docs"
 SNIPPETS = ROOT / "snippets"
+EXERCISES = ROOT / "exercises"  # what a reader fills in; never committed
 DATA = ROOT / "kb" / "data"
 CACHE = ROOT / ".cache"
 NODE_MODULES = ROOT / "node_modules"

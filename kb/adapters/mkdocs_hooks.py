@@ -14,6 +14,7 @@ from mkdocs.structure.toc import get_toc
 from kb import (
     calculators,
     errata,
+    exercises,
     freshness,
     highlighting,
     html_passes,
@@ -89,6 +90,7 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
     markdown = runnable.mark_blocks(markdown, build.runnable)
     answer = build.site.answer_at(page.file.src_uri)
     if answer:
+        markdown = exercises.expand(markdown, answer.id, build.runnable)
         return views.decorate_answer(markdown, answer, build.site, config.repo_url or "")
     return views.expand_markers(errata.expand_marker(markdown, page.url, build.site), page.url, build.site)
 

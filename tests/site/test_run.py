@@ -122,6 +122,32 @@ def test_an_edited_example_shows_expected_and_actual_and_can_be_restored(reader)
     assert block.root.locator(".kb-run__failed").count() == 0
 
 
+def test_an_exercise_is_checked_by_its_examples(open_page):
+    page = open_page("coding/algorithms/q123-implement-gelu/")
+    root = page.locator("[data-exercise].kb-run")
+    root.wait_for()
+    assert "math.erfc" not in root.locator("pre code").first.text_content()
+    check = root.get_by_role("button", name="检查", exact=True)
+    check.click()
+    root.locator(".kb-run__failed", has_text="填空 1").first.wait_for(timeout=LONG)
+    root.get_by_role("button", name="编辑", exact=True).click()
+    area = root.locator("textarea")
+    lines = {
+        'raise NotImplementedError("填空 1")': "phi = 0.5 * math.erfc(-x * INV_SQRT2)",
+        'raise NotImplementedError("填空 2")': "return 0.5 * math.erfc(-x * INV_SQRT2) + x * INV_SQRT_2PI * math.exp(-x * x / 2)",
+        'raise NotImplementedError("填空 3")': "return 0.5 * x * (1 + math.tanh(SQRT_2_OVER_PI * (x + CUBIC * x**3)))",
+    }
+    code = area.input_value()
+    for blank, line in lines.items():
+        assert code.count(blank) == 1
+        code = code.replace(blank, line)
+    area.fill(code)
+    check.click()
+    root.locator(".kb-run__status[data-mood=good]").wait_for(timeout=LONG)
+    assert root.locator(".kb-run__failed").count() == 0
+    assert root.locator(".kb-run__passed").count() > 3
+
+
 def test_output_streams_and_an_endless_loop_is_stopped_at_once(reader):
     block = reader()
     block.button("编辑").click()

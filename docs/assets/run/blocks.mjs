@@ -2,6 +2,7 @@
 
 import { run as runPython, stop as stopPython, supported } from "./python.mjs";
 
+const BLANKS = "把 raise 的那一行换成你的代码，Ctrl+Enter 检查，Esc 离开编辑框。";
 const HINT = "Ctrl+Enter 运行，Esc 离开编辑框。要看别的值，加一行 print(…)，或者改 >>> 的例子。";
 
 function element(tag, properties = {}, ...children) {
@@ -34,7 +35,8 @@ function setUp(block) {
   const original = pre.querySelector("code").textContent;
   let area = null;
 
-  const run = button("运行", "run");
+  const exercise = "exercise" in block.dataset; // its text has blanks, the file has not
+  const run = button(exercise ? "检查" : "运行", "run");
   const stop = button("停止", "stop");
   const edit = button("编辑", "edit");
   const restore = button("还原", "edit");
@@ -76,7 +78,7 @@ function setUp(block) {
       say(text, mood);
       swap(run, stop);
     };
-    runPython({ path, sections: names ? names.split(",") : [], edited: area?.value }, (event) => {
+    runPython({ path, sections: names ? names.split(",") : [], edited: area?.value ?? (exercise ? original : undefined) }, (event) => {
       switch (event.type) {
         case "loading":
           return say("正在载入 Python（首次约 7 MB）…");
@@ -122,7 +124,7 @@ function setUp(block) {
     pre.after(area);
     pre.hidden = true;
     swap(restore, edit);
-    say(HINT);
+    say(exercise ? BLANKS : HINT);
     area.focus();
   }
 

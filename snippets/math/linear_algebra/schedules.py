@@ -65,8 +65,8 @@ def wsd(t: float, total: float, decay: float = 0.2, sqrt: bool = False) -> float
     _check(t, total)
     if not 0 < decay <= 1:
         raise ValueError(f"decay 须在 (0, 1]，收到 {decay}")
-    progress = min(max(t / total - (1 - decay), 0) / decay, 1)
-    return 1 - (math.sqrt(progress) if sqrt else progress)
+    left = min(max(total - t, 0) / (decay * total), 1.0)  # 衰减段还剩多少；这样写，末尾恰好是 0
+    return 1 - math.sqrt(1 - left) if sqrt else left
 
 
 def inverse_sqrt(t: float, total: float, warmup: float = 0.1) -> float:
