@@ -32,7 +32,7 @@ def relative_noise(p: float, n: int) -> float:
     >>> round(relative_noise(0.1, 1), 3)                               # 残差流上逐元素的噪声
     0.333
     """
-    if not 0 <= p < 1 or n < 1:
+    if not 0 <= p < 1 or not 1 <= n < math.inf:
         raise ValueError(f"须 0 ≤ p < 1 且 n ≥ 1，收到 {p}、{n}")
     return math.sqrt(p / ((1 - p) * n))
 

@@ -8,7 +8,7 @@ from numpy.typing import NDArray
 
 # --8<-- [start:formulas]
 def xavier_std(fan_in: int, fan_out: int) -> float:
-    """Glorot 2010 式 16：√(2 / (n_in + n_out))，前向与反向的方差折中。
+    """Glorot 2010 式 12：√(2 / (n_in + n_out))，前向与反向的方差折中。
 
     >>> round(xavier_std(500, 2000), 5)
     0.02828
@@ -44,8 +44,10 @@ def published() -> list[str]:
 
 def _positive(**values: float) -> None:
     for name, value in values.items():
-        if not value > 0:
-            raise ValueError(f"{name} 必须为正，收到 {value}")
+        if not 0 < value < math.inf:
+            raise ValueError(f"{name} 必须为正的有限数，收到 {value}")
+        if name in ("depth", "h", "blocks", "width", "steps") and value != int(value):
+            raise ValueError(f"{name} 必须为整数，收到 {value}")
 
 
 # --8<-- [start:depth]

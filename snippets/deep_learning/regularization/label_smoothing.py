@@ -19,8 +19,8 @@ def smooth(y: int, k: int, epsilon: float) -> list[float]:
     ([0.05, 0.95], [0.92, 0.02, 0.02, 0.02, 0.02])
     """
     _check(epsilon, k)
-    if not 0 <= y < k:
-        raise ValueError(f"类别 {y} 不在 0 到 {k - 1} 之间")
+    if y not in range(k):
+        raise ValueError(f"类别须是 0 到 {k - 1} 的整数，收到 {y}")
     return [epsilon / k + (1 - epsilon) * (i == y) for i in range(k)]
 
 
@@ -74,22 +74,21 @@ def loss_floor(k: int, epsilon: float) -> float:
 
 
 # --8<-- [start:cost]
-def likelihood_cost(p: float, k: int, epsilon: float) -> float:
-    """数据的真实续写概率是 p 与 (1 − p)/(K − 1) 时，用平滑训练到最优，真实的交叉熵（nat）比不平滑高多少。
+def likelihood_cost(n: int, k: int, epsilon: float) -> float:
+    """真实的续写均匀落在 k 个 token 中的 n 个上，用平滑训练到最优，真实的交叉熵（nat）比不平滑高多少。
 
-    平滑后的最优预测是 (1 − ε)·真实分布 + ε/K，多出的恰是 KL(真实 ‖ 平滑后)。
+    平滑后的最优预测是 (1 − ε)·真实分布 + ε/K，多出的是 KL(真实 ‖ 平滑后) = −ln(1 − ε + ε·n/K)。
+    一般的真实分布 p 是 −Σ p ln(1 − ε + ε/(K p))，同样不超过 −ln(1 − ε)。
 
-    >>> [round(likelihood_cost(p, 128_256, 0.1), 3) for p in (1.0, 0.9, 0.5)]
-    [0.105, 0.031, 0.005]
-    >>> round(math.exp(likelihood_cost(1.0, 128_256, 0.1)) - 1, 3)      # 困惑度至多高 11%
+    >>> [round(likelihood_cost(n, 128_256, 0.1), 4) for n in (1, 100, 10_000, 128_256)]
+    [0.1054, 0.1053, 0.0967, 0.0]
+    >>> round(math.exp(likelihood_cost(1, 128_256, 0.1)) - 1, 3)        # 困惑度至多高 11%
     0.111
     """
     _check(epsilon, k)
-    if not 1 / k <= p <= 1:
-        raise ValueError(f"p 须在 [1/K, 1] 内，收到 {p}")
-    rest = (1 - p) / (k - 1)
-    cost = p * math.log(p / ((1 - epsilon) * p + epsilon / k))
-    return cost + ((1 - p) * math.log(rest / ((1 - epsilon) * rest + epsilon / k)) if rest else 0.0)
+    if not 1 <= n <= k:
+        raise ValueError(f"n 须在 1 与 K 之间，收到 {n}")
+    return -math.log1p(epsilon * n / k - epsilon) + 0.0  # 末尾加 0 把 −0 变成 0
 
 
 # --8<-- [end:cost]
@@ -108,6 +107,8 @@ def conservative_dpo(margin: float, epsilon: float) -> float:
     """
     if not 0 <= epsilon < 0.5:
         raise ValueError(f"epsilon 必须在 [0, 0.5) 内，收到 {epsilon}")
+    if not math.isfinite(margin):
+        raise ValueError(f"margin 须有限，收到 {margin}")
 
     def softplus(x: float) -> float:
         return max(x, 0.0) + math.log1p(math.exp(-abs(x)))

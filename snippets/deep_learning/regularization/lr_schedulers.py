@@ -25,7 +25,7 @@ class Scheduler:
     shape: Callable[[float, float], float]
 
     def __post_init__(self) -> None:
-        if not self.peak > 0 or not 0 <= self.warmup < self.total:
+        if not 0 < self.peak < math.inf or not 0 <= self.warmup < self.total:
             raise ValueError(f"须 peak > 0 且 0 ≤ warmup < total，收到 {self.peak}、{self.warmup}、{self.total}")
 
     def __call__(self, step: int) -> float:
@@ -94,8 +94,10 @@ def progress_by_tokens(ramp: tuple[tuple[int, int], ...], total_tokens: int) -> 
     >>> [(n, round(a, 2), round(b, 2)) for n, a, b in progress_by_tokens(ramp, 70_000_000_000)]
     [(10000, 0.33, 0.14), (20000, 0.67, 0.43), (30000, 1.0, 1.0)]
     """
-    if any(steps < 1 or tokens < 1 for steps, tokens in ramp) or total_tokens < 1:
-        raise ValueError("每段的步数、每步 token 数与总 token 数都须为正")
+    if not ramp or any(steps < 1 or tokens < 1 for steps, tokens in ramp):
+        raise ValueError("至少一段，每段的步数与每步 token 数都须为正")
+    if total_tokens < sum(steps * tokens for steps, tokens in ramp):
+        raise ValueError(f"各段合计超过总 token 数 {total_tokens}")
     total_steps = sum(steps for steps, _ in ramp)
     rows, done_steps, done_tokens = [], 0, 0
     for steps, tokens in ramp:
@@ -115,7 +117,7 @@ def scaled_lr(lr: float, batch: float, new_batch: float, rule: str) -> float:
     >>> [f"{scaled_lr(3e-4, 4e6, 16e6, rule):.1e}" for rule in ("linear", "sqrt")]
     ['1.2e-03', '6.0e-04']
     """
-    if not (lr > 0 and batch > 0 and new_batch > 0):
+    if not all(0 < x < math.inf for x in (lr, batch, new_batch)):
         raise ValueError(f"lr 与两个 batch 须为正，收到 {lr}、{batch}、{new_batch}")
     powers = {"linear": 1.0, "sqrt": 0.5}
     if rule not in powers:

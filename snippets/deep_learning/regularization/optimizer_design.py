@@ -73,8 +73,8 @@ def update_milliseconds(per_parameter: float = 30.0, shards: int = 1, tb_per_s: 
     >>> round(update_milliseconds(28), 1), round(update_milliseconds(28, shards=64), 2)
     (67.1, 1.05)
     """
-    if per_parameter <= 0 or shards < 1 or tb_per_s <= 0:
-        raise ValueError(f"字节、分片数、带宽须为正，收到 {per_parameter}、{shards}、{tb_per_s}")
+    if not (0 < per_parameter < math.inf and 0 < tb_per_s < math.inf) or shards < 1 or shards != int(shards):
+        raise ValueError(f"字节、带宽须为正的有限数，分片数须为正整数，收到 {per_parameter}、{tb_per_s}、{shards}")
     return parameters() * per_parameter / shards / (tb_per_s * 1e12) * 1e3
 
 
@@ -94,6 +94,8 @@ def worst_update(scheme: str, size: int = 4096) -> float:
     int8 4.42e+03
     e5m2 1.06
     """
+    if size < 1:
+        raise ValueError(f"size 须为正，收到 {size}")
     random = Random(0)
     v = [10 ** random.uniform(-12, -6) for _ in range(size)]
     if scheme == "fp32":

@@ -56,7 +56,12 @@ def test_memory_is_the_list_without_the_dropout_lines():
 
 
 def test_bad_input():
-    for call in (lambda: dropout([1.0], 1.0, Random(0)), lambda: dropout([1.0], -0.1, Random(0)), lambda: relative_noise(0.1, 0)):
+    for call in (
+        lambda: dropout([1.0], 1.0, Random(0)),
+        lambda: dropout([1.0], -0.1, Random(0)),
+        lambda: relative_noise(0.1, 0),
+        lambda: relative_noise(0.1, float("nan")),
+    ):
         with pytest.raises(ValueError, match="p"):
             call()
     assert dropout([], 0.5, Random(0)) == []

@@ -88,8 +88,11 @@ def test_bad_input():
         lambda: xavier_std(0, 3),
         lambda: kaiming_std(-1),
         lambda: plain_rms(0),
+        lambda: plain_rms(math.inf),
+        lambda: plain_rms(1.0, depth=1.5),
+        lambda: adam_step_change(64, mup=True, lr=math.inf),
         lambda: residual_rms(0, scaled=True),
         lambda: adam_step_change(0, mup=True),
     ):
-        with pytest.raises(ValueError, match="必须为正"):
+        with pytest.raises(ValueError, match="必须为"):
             call()

@@ -51,14 +51,32 @@ def test_without_smoothing_larger_is_always_better():
     assert loss_and_gradient([100.0, 0.0], 0, 0.1)[0] > loss_and_gradient([3.0, 0.0], 0, 0.1)[0]
 
 
-@given(st.floats(0.34, 1), st.integers(3, 100), st.floats(0.01, 0.5))
-def test_cost_is_the_kl_of_the_trained_optimum(p, k, epsilon):
-    """Minimize the smoothed loss over distributions directly: the optimum is the mixture."""
-    truth = torch.tensor([p] + [(1 - p) / (k - 1)] * (k - 1), dtype=torch.float64)
+@given(st.integers(1, 100), st.integers(2, 100), st.floats(0.01, 0.5))
+def test_cost_is_the_kl_of_the_mixture(n, k, epsilon):
+    n = min(n, k)
+    truth = torch.tensor([1 / n] * n + [0.0] * (k - n), dtype=torch.float64)
     mixture = (1 - epsilon) * truth + epsilon / k
     expected = (torch.special.xlogy(truth, truth) - torch.special.xlogy(truth, mixture)).sum().item()
-    assert likelihood_cost(p, k, epsilon) == pytest.approx(expected, rel=1e-7, abs=1e-12)
-    assert likelihood_cost(p, k, epsilon) <= -math.log(1 - epsilon) + 1e-12
+    assert likelihood_cost(n, k, epsilon) == pytest.approx(expected, rel=1e-7, abs=1e-12)
+
+
+@given(st.lists(st.floats(0.01, 1), min_size=2, max_size=30), st.floats(0.01, 0.9))
+def test_no_truth_costs_more_than_a_certain_one(weights, epsilon):
+    k = len(weights)
+    truth = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    cost = -(truth * (1 - epsilon + epsilon / (k * truth)).log()).sum().item()
+    assert -1e-12 <= cost <= -math.log(1 - epsilon)
+
+
+def test_the_smoothed_optimum_is_the_mixture():
+    """Gradient descent on the expected smoothed loss ends at (1 − ε)·truth + ε/K."""
+    truth, epsilon = [0.7, 0.2, 0.1, 0.0], 0.2
+    z = [0.0] * 4
+    for _ in range(3000):
+        gradients = [loss_and_gradient(z, y, epsilon)[1] for y in range(4)]
+        z = [v - sum(p * g[i] for p, g in zip(truth, gradients, strict=True)) for i, v in enumerate(z)]
+    q = torch.tensor(z, dtype=torch.float64).softmax(0).tolist()
+    assert q == pytest.approx([(1 - epsilon) * p + epsilon / 4 for p in truth], abs=1e-6)
 
 
 def test_bank_formula_is_not_a_distribution():
@@ -84,8 +102,12 @@ def test_bad_input():
         lambda: loss_and_gradient([0.0, -math.inf], 0, 0.1),
         lambda: loss_and_gradient([0.0, math.nan], 0, 0.1),
         lambda: loss_and_gradient([], 0, 0.1),
-        lambda: likelihood_cost(0.0, 10, 0.1),
+        lambda: smooth(0.5, 3, 0.1),
+        lambda: likelihood_cost(0, 10, 0.1),
+        lambda: likelihood_cost(11, 10, 0.1),
+        lambda: conservative_dpo(math.inf, 0.0),
+        lambda: conservative_dpo(math.nan, 0.1),
         lambda: conservative_dpo(0.0, 0.5),
     ):
-        with pytest.raises(ValueError, match=r"epsilon|至少|类别|有限|p 须"):
+        with pytest.raises(ValueError, match=r"epsilon|至少|类别|有限|n 须"):
             call()

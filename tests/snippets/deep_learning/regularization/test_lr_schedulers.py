@@ -82,6 +82,10 @@ def test_micro_batch_stepping_on_torch():
     done = stepped_per_micro_batch(total, accumulation)
     assert done == total // accumulation
     assert per_update[done - 1] < 0.05
+    opt = optimizer()
+    beyond = rates(CosineAnnealingLR(opt, total), opt, 2 * total + 1)[::accumulation]
+    assert beyond[done] == pytest.approx(0, abs=1e-12)
+    assert beyond[2 * done] == pytest.approx(1)  # past T_max it rises again
 
 
 @given(st.integers(1, 60), st.integers(1, 8))
@@ -116,8 +120,12 @@ def test_bad_input():
         lambda: Scheduler(1.0, 1, 10, linear)(-1),
         lambda: stepped_per_micro_batch(0),
         lambda: progress_by_tokens(((0, 1),), 5),
+        lambda: progress_by_tokens((), 5),
+        lambda: progress_by_tokens(((5, 10),), 5),
+        lambda: Scheduler(math.inf, 1, 10, linear),
+        lambda: scaled_lr(math.inf, 1, 1, "sqrt"),
         lambda: scaled_lr(1, 1, 1, "cubic"),
         lambda: scaled_lr(1, 0, 1, "sqrt"),
     ):
-        with pytest.raises(ValueError, match=r"须|不能"):
+        with pytest.raises(ValueError, match=r"须|不能|超过"):
             call()

@@ -13,6 +13,7 @@ from snippets.deep_learning.regularization.optimizer_design import (
     update_milliseconds,
     worst_update,
 )
+from snippets.math.optimization.adam import step_bound
 
 
 def allocated(optimizer) -> int:
@@ -75,8 +76,22 @@ def test_int8_rounds_everything_below_half_a_unit_to_zero():
 
 def test_update_time():
     assert update_milliseconds(30, shards=8) == pytest.approx(update_milliseconds(30) / 8)
-    with pytest.raises(ValueError, match="须为正"):
-        update_milliseconds(0)
+    for arguments in ((0,), (math.nan,), (30, 1.5), (30, 0), (30, 1, math.inf)):
+        with pytest.raises(ValueError, match="须为正"):
+            update_milliseconds(*arguments)
+    with pytest.raises(ValueError, match="size"):
+        worst_update("fp32", 0)
+
+
+def test_a_spike_after_calm_and_the_bound_over_all_sequences():
+    """The step after a lone large gradient is (1 − β1)/√(1 − β2); no sequence exceeds the bound of Q011."""
+    for beta2 in (0.999, 0.95):
+        spike, bound = step_bound(0.9, beta2)
+        m = v = 0.0
+        for g in [1e-6] * 1000 + [1.0]:
+            m, v = 0.9 * m + 0.1 * g, beta2 * v + (1 - beta2) * g * g
+        assert m / math.sqrt(v) == pytest.approx(spike, rel=1e-2)
+        assert bound > spike
 
 
 def test_l2_is_not_decoupled_decay():
