@@ -200,7 +200,7 @@ def figure_strided() -> str:
 
 
 def _toy_scores() -> list[list[float]]:
-    return [[math.sin(1.7 * (j // 4) + i // 4) + 0.3 * math.sin(2.1 * j + i) for j in range(16)] for i in range(16)]
+    return [[math.cos(1.9 * i - 2.1 * (j // 4)) + 0.3 * math.sin(2.1 * j + i) for j in range(16)] for i in range(16)]
 
 
 def figure_blocks() -> str:
