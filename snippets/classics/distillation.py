@@ -4,15 +4,15 @@ import math
 from collections.abc import Sequence
 
 
-def _softmax(z: Sequence[float], temperature: float) -> list[float]:
-    if not temperature > 0:
-        raise ValueError(f"温度必须为正，收到 {temperature}")
+def _log_softmax(z: Sequence[float], temperature: float) -> list[float]:
+    if not 0 < temperature <= 1e6:
+        raise ValueError(f"温度必须为正且不超过 1e6，收到 {temperature}")
     if not z or not all(map(math.isfinite, z)):
         raise ValueError("logits 须非空且有限")
     top = max(z)
-    exps = [math.exp((v - top) / temperature) for v in z]
-    total = math.fsum(exps)
-    return [e / total for e in exps]
+    scaled = [(v - top) / temperature for v in z]
+    log_total = math.log(math.fsum(map(math.exp, scaled)))
+    return [s - log_total for s in scaled]
 
 
 # --8<-- [start:loss]
@@ -25,7 +25,7 @@ def soft_labels(teacher: Sequence[float], temperature: float) -> list[float]:
     4.0 [0.643, 0.304, 0.053]
     20.0 [0.405, 0.349, 0.246]
     """
-    return _softmax(teacher, temperature)
+    return [math.exp(v) for v in _log_softmax(teacher, temperature)]
 
 
 def distillation(student: Sequence[float], teacher: Sequence[float], temperature: float) -> tuple[float, list[float]]:
@@ -37,9 +37,11 @@ def distillation(student: Sequence[float], teacher: Sequence[float], temperature
     """
     if len(student) != len(teacher):
         raise ValueError(f"学生 {len(student)} 类，教师 {len(teacher)} 类")
-    p, q = _softmax(teacher, temperature), _softmax(student, temperature)
-    kl = math.fsum(a * math.log(a / b) for a, b in zip(p, q, strict=True) if a)
-    return temperature**2 * kl, [temperature * (b - a) for a, b in zip(p, q, strict=True)]
+    log_p, log_q = _log_softmax(teacher, temperature), _log_softmax(student, temperature)
+    kl = math.fsum(math.exp(a) * (a - b) for a, b in zip(log_p, log_q, strict=True) if math.exp(a))
+    if not math.isfinite(kl):
+        raise ValueError("学生给教师支持的类的概率是 0，KL 为无穷")
+    return temperature**2 * kl, [temperature * (math.exp(b) - math.exp(a)) for a, b in zip(log_p, log_q, strict=True)]
 
 
 # --8<-- [end:loss]

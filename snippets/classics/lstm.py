@@ -14,9 +14,14 @@ def lstm_cell(x: NDArray, h: NDArray, c: NDArray, w_x: NDArray, w_h: NDArray, bi
 
     c' = f ⊙ c + i ⊙ g，h' = o ⊙ tanh(c')；i、f、o 是 sigmoid，g 是 tanh。
     """
+    arrays = (x, h, c, w_x, w_h, bias)
+    if x.ndim != 2 or h.ndim != 2 or len(x) != len(h):
+        raise ValueError(f"形状对不上：x 须为 (b, n)，h 须为 (b, d)，收到 {x.shape}、{h.shape}")
     d = h.shape[1]
     if w_x.shape != (4 * d, x.shape[1]) or w_h.shape != (4 * d, d) or bias.shape != (4 * d,) or c.shape != h.shape:
         raise ValueError(f"形状对不上：x {x.shape}、h {h.shape}、c {c.shape}、w_x {w_x.shape}、w_h {w_h.shape}、bias {bias.shape}")
+    if not all(np.isfinite(a).all() for a in arrays):
+        raise ValueError("输入或权重含 NaN 或无穷")
     i, f, g, o = np.split(x @ w_x.T + h @ w_h.T + bias, 4, axis=1)
     c = _sigmoid(f) * c + _sigmoid(i) * np.tanh(g)
     return _sigmoid(o) * np.tanh(c), c
@@ -43,8 +48,8 @@ def remembered(steps: int, forget_bias: float) -> float:
     >>> [f"{remembered(100, bias):.2g}" for bias in (0.0, 1.0, 5.0)]
     ['7.9e-31', '2.5e-14', '0.51']
     """
-    if steps < 0:
-        raise ValueError(f"steps 不能为负，收到 {steps}")
+    if steps < 0 or not np.isfinite(forget_bias):
+        raise ValueError(f"steps 不能为负，forget_bias 须有限，收到 {steps}、{forget_bias}")
     return float(_sigmoid(np.array(forget_bias)) ** steps)
 
 
@@ -54,8 +59,8 @@ def state_numbers(tokens: int, d: int = 4096, layers: int = 32, kv_heads: int = 
     >>> state_numbers(1), state_numbers(8192)
     ((262144, 65536), (262144, 536870912))
     """
-    if tokens < 1:
-        raise ValueError(f"tokens 必须为正，收到 {tokens}")
+    if min(tokens, d, layers, kv_heads, head) < 1:
+        raise ValueError(f"各项必须为正，收到 {tokens}、{d}、{layers}、{kv_heads}、{head}")
     return 2 * d * layers, 2 * layers * kv_heads * head * tokens
 
 

@@ -30,6 +30,9 @@ def mask_tokens(
         raise ValueError(f"rate 必须在 [0, 1] 内，收到 {rate}")
     if not 0 <= mask_id < vocabulary:
         raise ValueError(f"mask_id {mask_id} 不在词表 {vocabulary} 内")
+    bad = [t for t in tokens if not isinstance(t, int) or isinstance(t, bool) or not 0 <= t < vocabulary]
+    if bad:
+        raise ValueError(f"token 须为 [0, {vocabulary}) 内的整数，收到 {bad[0]!r}")
     inputs, labels = list(tokens), [IGNORE] * len(tokens)
     for i, token in enumerate(tokens):
         if token in special or random.random() >= rate:
@@ -53,9 +56,11 @@ def trained_positions(length: int, objective: str) -> float:
     >>> {name: trained_positions(512, name) for name in ("MLM 15%", "MLM 40%", "CLM", "ELECTRA")}
     {'MLM 15%': 76.8, 'MLM 40%': 204.8, 'CLM': 511, 'ELECTRA': 512}
     """
+    if length < 1:
+        raise ValueError(f"length 须为正，收到 {length}")
     shares = {"MLM 15%": 0.15 * length, "MLM 40%": 0.4 * length, "CLM": length - 1, "ELECTRA": length}
-    if objective not in shares or length < 1:
-        raise ValueError(f"objective 须为 {'、'.join(shares)}，length 须为正，收到 {objective!r}、{length}")
+    if objective not in shares:
+        raise ValueError(f"objective 须为 {'、'.join(shares)}，收到 {objective!r}")
     return shares[objective]
 
 

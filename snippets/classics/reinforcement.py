@@ -10,7 +10,7 @@ MOVES = ((-1, 0), (1, 0), (0, -1), (0, 1))  # 上下左右
 # --8<-- [start:world]
 def step(state: int, action: int) -> tuple[int, float]:
     """走一步：返回 (新状态, 奖励)。撞墙不动，每步 −1，到右下角（15）结束。"""
-    if not 0 <= state < SIZE * SIZE or not 0 <= action < 4:
+    if any(not isinstance(v, int) or isinstance(v, bool) for v in (state, action)) or not (0 <= state < SIZE * SIZE and 0 <= action < 4):
         raise ValueError(f"没有这个状态或动作：{state}、{action}")
     if state == GOAL:
         return state, 0.0
@@ -29,6 +29,8 @@ def value_iteration(sweeps: int = 100) -> list[float]:
     >>> [round(v, 3) for v in value_iteration()[:4]], round(value_iteration()[14], 3)
     ([-4.686, -4.095, -3.439, -2.71], -1.0)
     """
+    if sweeps < 0:
+        raise ValueError(f"sweeps 不能为负，收到 {sweeps}")
     values = [0.0] * (SIZE * SIZE)
     for _ in range(sweeps):
         values = [max(r + GAMMA * values[s2] for s2, r in (step(s, a) for a in range(4))) for s in range(SIZE * SIZE)]
@@ -47,7 +49,7 @@ def q_learning(episodes: int = 2000, *, lr: float = 0.5, explore: float = 0.2, s
     True
     """
     if not (0 < lr <= 1 and 0 <= explore <= 1 and episodes >= 0):
-        raise ValueError(f"须 0 < lr ≤ 1、0 ≤ explore ≤ 1，收到 {lr}、{explore}")
+        raise ValueError(f"须 0 < lr ≤ 1、0 ≤ explore ≤ 1、episodes ≥ 0，收到 {lr}、{explore}、{episodes}")
     random = Random(seed)
     q = [[0.0] * 4 for _ in range(SIZE * SIZE)]
     for _ in range(episodes):
@@ -75,6 +77,8 @@ def policy_gradient_variance(baseline: float, samples: int = 20_000, seed: int =
     >>> [tuple(round(v, 2) for v in policy_gradient_variance(b)) for b in (0.0, 11.0)]
     [(0.34, 5.43), (0.33, 0.27)]
     """
+    if not math.isfinite(baseline) or samples < 1:
+        raise ValueError(f"baseline 须有限、samples 须为正，收到 {baseline}、{samples}")
     random = Random(seed)
     draws = [random.randrange(3) for _ in range(samples)]
     estimates = [((10 + a) - baseline) * ((a == 2) - 1 / 3) for a in draws]

@@ -21,8 +21,8 @@ def masked_token(tokens: Sequence[str], at: Sequence[int]) -> tuple[list[str], d
     >>> masked_token("我 爱 自 监 督".split(), [1, 3])
     (['我', '[MASK]', '自', '[MASK]', '督'], {1: '爱', 3: '监'})
     """
-    if any(not 0 <= i < len(tokens) for i in at):
-        raise ValueError(f"位置 {list(at)} 超出长度 {len(tokens)}")
+    if any(not isinstance(i, int) or isinstance(i, bool) or not 0 <= i < len(tokens) for i in at) or len(set(at)) < len(at):
+        raise ValueError(f"位置 {list(at)} 须为互不相同的整数，且小于长度 {len(tokens)}")
     return ["[MASK]" if i in at else t for i, t in enumerate(tokens)], {i: tokens[i] for i in at}
 
 
@@ -44,8 +44,10 @@ def info_nce(similarities: Sequence[Sequence[float]], temperature: float = 0.07)
     n = len(similarities)
     if n == 0 or any(len(row) != n for row in similarities):
         raise ValueError("相似度须是非空方阵")
-    if temperature <= 0:
-        raise ValueError(f"温度必须为正，收到 {temperature}")
+    if not 0 < temperature < math.inf:
+        raise ValueError(f"温度必须为正且有限，收到 {temperature}")
+    if not all(math.isfinite(s / temperature) for row in similarities for s in row):
+        raise ValueError("相似度除以温度后须有限")
     losses = []
     for i, row in enumerate(similarities):
         scaled = [s / temperature for s in row]
@@ -61,17 +63,19 @@ def info_nce(similarities: Sequence[Sequence[float]], temperature: float = 0.07)
 def alignment_only(steps: int = 200, lr: float = 0.1, seed: int = 0) -> tuple[float, float]:
     """只拉近正样本对、没有负样本也没有别的约束：两个视图各是 w·x 与 w·(x + 噪声)，最小化差的平方。
 
-    返回（开始时、结束时）表示的标准差：|w| 一路缩到 0，所有样本变成同一点，即坍缩。
+    x 的标准差是 1，返回（开始时、结束时）表示 w·x 的标准差 |w|：一路缩到 0，所有样本变成同一点，即坍缩。
 
     >>> tuple(round(s, 3) for s in alignment_only())
     (1.0, 0.0)
     """
+    if steps < 0 or not 0 < lr <= 1:
+        raise ValueError(f"须 steps ≥ 0、0 < lr ≤ 1，收到 {steps}、{lr}")
     random = Random(seed)
     noise = [random.gauss(0, 0.5) for _ in range(256)]
-    w = 1.0
+    w = start = 1.0
     for _ in range(steps):
         w -= lr * math.fsum(2 * w * e * e for e in noise) / len(noise)
-    return 1.0, abs(w)
+    return start, abs(w)
 
 
 # --8<-- [end:collapse]

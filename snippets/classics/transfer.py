@@ -11,12 +11,16 @@ DIM = 20
 # --8<-- [start:tasks]
 def features(x: Tensor) -> Tensor:
     """两个任务共享的底层特征：20 维输入的 8 个非线性量。x: (n, 20) → (n, 8)。"""
+    if x.ndim != 2 or x.shape[1] != DIM:
+        raise ValueError(f"x 须为 (n, {DIM})，收到 {tuple(x.shape)}")
     mixing = torch.randn(DIM, 8, generator=torch.Generator().manual_seed(7)) / DIM**0.5
     return (1.5 * x @ mixing).sin()
 
 
 def sample(n: int, task: int, generator: torch.Generator) -> tuple[Tensor, Tensor]:
     """任务 0（源）与 1（目标）：同样的特征、不同的线性规则，各 4 类。"""
+    if n < 1 or task not in (0, 1):
+        raise ValueError(f"n 须为正，task 须为 0 或 1，收到 {n}、{task}")
     x = torch.randn(n, DIM, generator=generator)
     rule = torch.randn(8, 4, generator=torch.Generator().manual_seed(task))
     return x, (features(x) @ rule).argmax(1)
@@ -46,8 +50,8 @@ def pretrain(seed: int = 0, steps: int = 2000) -> nn.Sequential:
     return _fit(_net(), *sample(20_000, 0, torch.Generator().manual_seed(seed)), steps, 3e-3)
 
 
-def target_accuracy(how: str, n: int, source: nn.Sequential, seed: int = 0) -> float:
-    """目标任务只有 n 个标注，按 how（从头训、线性探针、全量微调）训 300 步，返回 4000 个新样本上的准确率。
+def target_accuracy(how: str, n: int, source: nn.Sequential, seed: int = 0, steps: int = 300) -> float:
+    """目标任务只有 n 个标注，按 how（从头训、线性探针、全量微调）训 steps 步，返回 4000 个新样本上的准确率。
 
     >>> source = pretrain()
     >>> for n in (50, 2000):
@@ -64,7 +68,7 @@ def target_accuracy(how: str, n: int, source: nn.Sequential, seed: int = 0) -> f
         raise ValueError(f"how 须为从头训、线性探针、全量微调，收到 {how!r}")
     if how == "线性探针":
         net[:4].requires_grad_(False)
-    _fit(net, *sample(n, 1, generator), 300, 3e-3 if how != "全量微调" else 1e-3)
+    _fit(net, *sample(n, 1, generator), steps, 3e-3 if how != "全量微调" else 1e-3)
     x, y = sample(4000, 1, generator)
     with torch.no_grad():
         return (net(x).argmax(1) == y).float().mean().item()

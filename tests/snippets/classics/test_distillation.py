@@ -1,5 +1,7 @@
 """Loss and gradient against torch, and the limit that explains T²."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -36,12 +38,30 @@ def test_without_t2_the_gradient_falls_with_the_square():
     assert gradient_without_t2(50) / gradient_without_t2(100) == pytest.approx(4, rel=0.02)
 
 
+def test_a_student_far_off_is_a_large_loss_and_not_an_error():
+    """exp(-800) is 0 in double precision: the logarithm has to be taken before the exponential."""
+    loss, grad = distillation([0.0, -800.0], [0.0, 0.0], 1.0)
+    assert loss == pytest.approx(400 - math.log(2))
+    assert grad == pytest.approx([0.5, -0.5])
+
+
+def test_the_numbers_of_the_page():
+    assert soft_labels([8.0, 5.0, -2.0], 1.0) == pytest.approx([0.953, 0.047, 0.00004], abs=5e-4)
+    assert soft_labels([8.0, 5.0, -2.0], 1.0)[2] == pytest.approx(0.00004, rel=0.1)
+    assert gradient_without_t2(100) == pytest.approx(1 / (3 * 100**2), rel=0.01)
+
+
 def test_labels_get_softer_and_inputs_are_checked():
     tops = [soft_labels([8.0, 5.0, -2.0], t)[0] for t in (0.5, 1, 4, 20)]
     assert tops == sorted(tops, reverse=True)
     assert soft_labels([1e308, -1e308], 1.0) == [1.0, 0.0]
     for call in (
         lambda: soft_labels([1.0], 0),
+        lambda: soft_labels([1.0], -1),
+        lambda: soft_labels([1.0], float("nan")),
+        lambda: soft_labels([1.0], float("inf")),
+        lambda: soft_labels([1.0, float("nan")], 1),
+        lambda: distillation([1e308, -1e308], [0.0, 0.0], 1),
         lambda: soft_labels([], 1),
         lambda: soft_labels([float("inf"), 0.0], 1),
         lambda: distillation([1.0], [1.0, 2.0], 1),

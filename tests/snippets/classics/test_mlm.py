@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -18,6 +19,7 @@ def test_unchosen_tokens_are_untouched_and_labels_are_the_originals(tokens, rate
             assert new == token
         else:
             assert label == token != 2
+            assert 0 <= new < 100
 
 
 def test_proportions():
@@ -27,6 +29,22 @@ def test_proportions():
     assert len(chosen) / n == pytest.approx(0.15, abs=0.003)
     assert chosen.count(1) / len(chosen) == pytest.approx(0.8, abs=0.01)
     assert chosen.count(5) / len(chosen) == pytest.approx(0.1, abs=0.01)
+    others = [token for token in chosen if token not in (1, 5)]
+    assert len(others) / len(chosen) == pytest.approx(0.1, abs=0.01)
+    assert len(set(others)) > 900  # from the whole vocabulary
+
+
+def test_only_the_chosen_positions_reach_the_loss():
+    """The labels go straight into cross_entropy: unchanged but chosen positions count, the others do not."""
+    inputs, labels = mask_tokens([5] * 2000, Random(0), vocabulary=10, mask_id=1)
+    logits = torch.randn(2000, 10, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    loss = torch.nn.functional.cross_entropy(logits, torch.tensor(labels), ignore_index=IGNORE)
+    chosen = [i for i, label in enumerate(labels) if label != IGNORE]
+    assert loss.item() == pytest.approx(-logits.log_softmax(1)[chosen, 5].mean().item())
+    loss.backward()
+    reached = logits.grad.abs().sum(1).nonzero().flatten().tolist()
+    assert reached == chosen
+    assert any(inputs[i] == labels[i] for i in reached)
 
 
 def test_rate_one_chooses_everything_and_zero_nothing():
@@ -40,5 +58,12 @@ def test_rejects():
         mask_tokens([1], Random(0), vocabulary=10, mask_id=0, rate=1.5)
     with pytest.raises(ValueError, match="mask_id"):
         mask_tokens([1], Random(0), vocabulary=10, mask_id=10)
+    for token in (10, -100, 1.5, True):
+        with pytest.raises(ValueError, match="token"):
+            mask_tokens([1, token], Random(0), vocabulary=10, mask_id=0)
+    with pytest.raises(ValueError, match="rate"):
+        mask_tokens([1], Random(0), vocabulary=10, mask_id=0, rate=float("nan"))
     with pytest.raises(ValueError, match="objective"):
         trained_positions(8, "PLM")
+    with pytest.raises(ValueError, match="length"):
+        trained_positions(0, "CLM")
