@@ -5,18 +5,27 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 
+def _check(x: Tensor, h: int) -> None:
+    """二维输入在 a = 1 时会广播成 (s, s, h) 而不报错，所以先查形状。"""
+    if x.dim() != 3 or x.shape[-1] != h:
+        raise ValueError(f"输入须是 (b, s, {h})，收到 {tuple(x.shape)}")
+
+
 # --8<-- [start:old]
 class Block2017(nn.Module):
     """Vaswani 2017 的一层（只画自注意力的那种）：MHA、ReLU、4h、处处有偏置，post-LN：norm(x + F(x))。x: (b, s, h)。"""
 
     def __init__(self, h: int, a: int, f: int) -> None:
         super().__init__()
+        if min(h, a, f) < 1 or h % a:
+            raise ValueError(f"尺寸须为正且 h 是头数的整数倍，收到 {h, a, f}")
         self.a = a
         self.qkv, self.out = nn.Linear(h, 3 * h), nn.Linear(h, h)
         self.up, self.down = nn.Linear(h, f), nn.Linear(f, h)
         self.norm1, self.norm2 = nn.LayerNorm(h), nn.LayerNorm(h)
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.out.in_features)
         q, k, v = (t.unflatten(-1, (self.a, -1)).transpose(1, 2) for t in self.qkv(x).chunk(3, dim=-1))
         x = self.norm1(x + self.out(F.scaled_dot_product_attention(q, k, v, is_causal=True).transpose(1, 2).flatten(2)))
         return self.norm2(x + self.down(self.up(x).relu()))
@@ -28,7 +37,8 @@ class Block2017(nn.Module):
 def rotate(x: Tensor, base: float) -> Tensor:
     """RoPE，前后半配对。x: (b, a, s, d)。推导见 Q027。"""
     s, d = x.shape[-2:]
-    angles = torch.arange(s, dtype=torch.float32)[:, None] * base ** (-torch.arange(0, d, 2) / d)
+    positions, pairs = torch.arange(s, dtype=torch.float32, device=x.device), torch.arange(0, d, 2, device=x.device)
+    angles = positions[:, None] * base ** (-pairs / d)
     cos, sin = angles.cos().to(x.dtype), angles.sin().to(x.dtype)
     one, two = x.chunk(2, dim=-1)
     return torch.cat([one * cos - two * sin, two * cos + one * sin], dim=-1)
@@ -40,8 +50,8 @@ class BlockToday(nn.Module):
 
     def __init__(self, h: int, a: int, kv: int, d: int, f: int, *, qk_norm: bool = False, base: float = 5e5) -> None:
         super().__init__()
-        if a % kv:
-            raise ValueError(f"查询头数 {a} 须是 KV 头数 {kv} 的整数倍")
+        if min(h, a, kv, d, f) < 1 or a % kv or d % 2:
+            raise ValueError(f"尺寸须为正，查询头数 a 须是 KV 头数 kv 的整数倍，d 须为偶数，收到 {h, a, kv, d, f}")
         self.a, self.kv, self.base = a, kv, base
         self.q, self.k, self.v = (nn.Linear(h, heads * d, bias=False) for heads in (a, kv, kv))
         self.out = nn.Linear(a * d, h, bias=False)
@@ -50,6 +60,7 @@ class BlockToday(nn.Module):
         self.norm_q, self.norm_k = (nn.RMSNorm(d) if qk_norm else nn.Identity() for _ in range(2))
 
     def forward(self, x: Tensor) -> Tensor:
+        _check(x, self.q.in_features)
         y = self.norm1(x)
         q = rotate(self.norm_q(self.q(y).unflatten(-1, (self.a, -1))).transpose(1, 2), self.base)
         k = rotate(self.norm_k(self.k(y).unflatten(-1, (self.kv, -1))).transpose(1, 2), self.base)

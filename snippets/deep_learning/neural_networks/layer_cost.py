@@ -1,5 +1,7 @@
 """一层的参数与 FLOPs 花在哪：注意力、MLP、分数，2017 与今天（只用标准库）。"""
 
+import math
+
 from snippets.tools.presets import MODELS
 
 
@@ -34,8 +36,8 @@ def swiglu_width(h: int, multiple: int = 256, factor: float = 1.0) -> int:
     >>> swiglu_width(4096), swiglu_width(4096, 1024, 1.3), swiglu_width(8192, 4096, 1.3)   # Llama-1 7B、Llama-3 8B、70B
     (11008, 14336, 28672)
     """
-    if h < 1 or multiple < 1 or factor <= 0:
-        raise ValueError(f"h、multiple、factor 须为正，收到 {h}、{multiple}、{factor}")
+    if h < 1 or multiple < 1 or not 0 < factor < math.inf:
+        raise ValueError(f"h、multiple、factor 须为正且有限，收到 {h}、{multiple}、{factor}")
     width = int(factor * int(8 * h / 3))
     return -(-width // multiple) * multiple
 

@@ -25,8 +25,8 @@ def score_flops(s: int, h: int, heads: int) -> int:
     >>> score_flops(2048, 512, 1) == score_flops(2048, 512, 8), 8 * 2048**2
     (True, 33554432)
     """
-    if h % heads:
-        raise ValueError(f"h 须能被头数整除，收到 {h}、{heads}")
+    if min(s, h, heads) < 1 or h % heads:
+        raise ValueError(f"尺寸须为正、h 须能被头数整除，收到 {s, h, heads}")
     return heads * 4 * s * s * (h // heads)
 
 
@@ -35,26 +35,35 @@ def score_flops(s: int, h: int, heads: int) -> int:
 
 # --8<-- [start:places]
 def softmax(scores: Sequence[float]) -> list[float]:
+    if not scores or not all(map(math.isfinite, scores)):
+        raise ValueError(f"分数须非空且有限，收到 {list(scores)}")
     top = max(scores)
     exps = [math.exp(v - top) for v in scores]
     total = math.fsum(exps)
     return [e / total for e in exps]
 
 
-def read_two_places(sharpness: float = 20.0) -> dict[str, tuple[float, float]]:
-    """四个位置，值是 (1,0)、(0,0)、(0,0)、(0,1)；要同时取出第 1 个位置的第一维与第 4 个位置的第二维。
+def read_two_places(first: float, last: float, sharpness: float = 20.0) -> dict[str, tuple[float, ...]]:
+    """四个位置的值是 first、0、0、last（同一个子空间里），要知道首、末两处各是什么。
 
-    单头只有一组权重：最好是两处各 0.5，各取回一半。两个头各看一处、各管一维，全部取回。
+    单头只有一组权重，读出一个加权和；乘个系数能补回大小，补不回“谁是谁”。两个头各看一处，写到两个坐标。
 
-    >>> read_two_places()
-    {'单头': (0.5, 0.5), '两个头': (1.0, 1.0)}
+    >>> read_two_places(3.0, 5.0)
+    {'单头': (4.0,), '两个头': (3.0, 5.0)}
+    >>> read_two_places(5.0, 3.0)                                              # 对调：单头读到的一样
+    {'单头': (4.0,), '两个头': (5.0, 3.0)}
     """
-    values = [(1.0, 0.0), (0.0, 0.0), (0.0, 0.0), (0.0, 1.0)]
-    one = softmax([sharpness, 0.0, 0.0, sharpness])
-    heads = [softmax([sharpness, 0.0, 0.0, 0.0]), softmax([0.0, 0.0, 0.0, sharpness])]
-    single = tuple(round(math.fsum(w * v[i] for w, v in zip(one, values, strict=True)), 6) for i in range(2))
-    double = tuple(round(math.fsum(w * v[i] for w, v in zip(heads[i], values, strict=True)), 6) for i in range(2))
-    return {"单头": single, "两个头": double}
+    if not math.isfinite(first) or not math.isfinite(last):
+        raise ValueError(f"值须为有限的数，收到 {first}、{last}")
+    values = [first, 0.0, 0.0, last]
+
+    def read(scores: Sequence[float]) -> float:
+        return round(math.fsum(w * v for w, v in zip(softmax(scores), values, strict=True)), 6)
+
+    return {
+        "单头": (read([sharpness, 0.0, 0.0, sharpness]),),
+        "两个头": (read([sharpness, 0.0, 0.0, 0.0]), read([0.0, 0.0, 0.0, sharpness])),
+    }
 
 
 # --8<-- [end:places]
@@ -96,13 +105,15 @@ def kv_bytes_per_token(heads: int, d: int, layers: int, kind: str, groups: int =
 
 
 def deepseek_v3_alternatives() -> list[str]:
-    """DeepSeek-V3 的 61 层、128 头换成别的做法，每 token 多少 KB（10³ 字节）。
+    """DeepSeek-V3 的 61 层、128 头换成别的做法，K、V 每头都按 128 维，每 token 多少 KB（10³ 字节）。
 
     >>> print(*deepseek_v3_alternatives(), sep="\\n")
     MHA         3997.7 KB  56.9 倍
     GQA（8 组）   249.9 KB   3.6 倍
     MQA           31.2 KB   0.4 倍
     MLA           70.3 KB   1.0 倍
+    >>> [round(131_072 * kv_bytes_per_token(128, 128, 61, kind, latent=576) / 1e9, 1) for kind in ("MHA", "MLA")]  # 128K 上下文，GB
+    [524.0, 9.2]
     """
     model = MODELS["DeepSeek-V3"]
     rows = []

@@ -6,11 +6,35 @@ from numpy.typing import NDArray
 Array = NDArray[np.floating]
 
 
-def _check(x: Array, eps: float) -> None:
+def _wide(x: Array, eps: float, *affine: Array | float) -> Array:
+    """查输入，升到 fp32 以上。整数会在转回时被截断、增益形状不对会悄悄广播，所以都拒绝。"""
+    if not np.issubdtype(np.asarray(x).dtype, np.floating):
+        raise ValueError(f"x 须为浮点数组，收到 {np.asarray(x).dtype}")
     if x.ndim < 1 or x.shape[-1] == 0:
         raise ValueError(f"最后一维不能为空，收到形状 {x.shape}")
-    if not eps >= 0:
-        raise ValueError(f"eps 不能为负，收到 {eps}")
+    if not 0 <= eps < np.inf:
+        raise ValueError(f"eps 不能为负或无穷，收到 {eps}")
+    if any(np.shape(value) not in ((), x.shape[-1:]) for value in affine):
+        raise ValueError(f"增益与偏置须为标量或形状 {x.shape[-1:]}，收到 {[np.shape(value) for value in affine]}")
+    if not np.isfinite(x).all():
+        raise ValueError("x 须为有限的数，收到 NaN 或无穷")
+    return x.astype(np.promote_types(x.dtype, np.float32))
+
+
+def _root(mean_square: Array, eps: float) -> Array:
+    """√(平方的均值 + ε)；上溢或恰为 0 时说清楚，而不是返回 0 或 NaN。"""
+    root = np.sqrt(mean_square + eps)
+    if not (np.isfinite(root) & (root > 0)).all():
+        raise ValueError("平方的均值须有限，且不能与 eps 同时为 0")
+    return root
+
+
+def _narrow(y: Array, x: Array) -> Array:
+    with np.errstate(over="ignore"):
+        out = y.astype(x.dtype)
+    if not np.isfinite(out).all():
+        raise ValueError(f"输出超出 {x.dtype} 的范围，须减小增益或偏置")
+    return out
 
 
 # --8<-- [start:norms]
@@ -22,10 +46,11 @@ def layer_norm(x: Array, gain: Array | float = 1.0, bias: Array | float = 0.0, e
     >>> layer_norm(np.full(4, 7.0)).tolist()                         # 全相等：方差 0，靠 ε 得 0 而不是 NaN
     [0.0, 0.0, 0.0, 0.0]
     """
-    _check(x, eps)
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
+    wide = _wide(x, eps, gain, bias)
     centred = wide - wide.mean(axis=-1, keepdims=True)
-    return (centred / np.sqrt(np.mean(centred**2, axis=-1, keepdims=True) + eps) * gain + bias).astype(x.dtype)
+    with np.errstate(over="ignore"):
+        variance = np.mean(centred**2, axis=-1, keepdims=True)
+    return _narrow(centred / _root(variance, eps) * gain + bias, x)
 
 
 def rms_norm(x: Array, gain: Array | float = 1.0, eps: float = 1e-5) -> Array:
@@ -36,9 +61,10 @@ def rms_norm(x: Array, gain: Array | float = 1.0, eps: float = 1e-5) -> Array:
     >>> rms_norm(np.array([60000.0, 60000.0], np.float16)).tolist()  # fp16 里直接平方会上溢
     [1.0, 1.0]
     """
-    _check(x, eps)
-    wide = x.astype(np.promote_types(x.dtype, np.float32))
-    return (wide / np.sqrt(np.mean(wide**2, axis=-1, keepdims=True) + eps) * gain).astype(x.dtype)
+    wide = _wide(x, eps, gain)
+    with np.errstate(over="ignore"):
+        mean_square = np.mean(wide**2, axis=-1, keepdims=True)
+    return _narrow(wide / _root(mean_square, eps) * gain, x)
 
 
 def batch_norm(x: Array, eps: float = 1e-5) -> Array:
@@ -47,8 +73,12 @@ def batch_norm(x: Array, eps: float = 1e-5) -> Array:
     >>> batch_norm(np.array([[1.0, 10.0], [3.0, 10.0]])).round(4).tolist()
     [[-1.0, 0.0], [1.0, 0.0]]
     """
-    _check(x, eps)
-    return (x - x.mean(axis=0)) / np.sqrt(x.var(axis=0) + eps)
+    wide = _wide(x, eps)
+    if wide.ndim != 2 or len(wide) < 2:
+        raise ValueError(f"x 须为 (n, h) 且 n ≥ 2，收到形状 {x.shape}")
+    with np.errstate(over="ignore"):
+        variance = wide.var(axis=0)
+    return _narrow((wide - wide.mean(axis=0)) / _root(variance, eps), x)
 
 
 # --8<-- [end:norms]

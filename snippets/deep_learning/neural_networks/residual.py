@@ -15,9 +15,16 @@ def _weights(depth: int, h: int, seed: int) -> list[Matrix]:
     return [rng.standard_normal((h, h)) / math.sqrt(h) for _ in range(depth)]
 
 
+def _check(x: Matrix, weights: list[Matrix]) -> None:
+    """(1, h) 的 W 会让 x + F(x) 沿特征广播而不报错，所以先查形状。"""
+    if x.ndim != 2 or any(w.shape != (len(x), len(x)) for w in weights):
+        raise ValueError(f"x 须为 (h, b)、每个 W 须为 (h, h)，收到 {x.shape} 与 {[w.shape for w in weights]}")
+
+
 # --8<-- [start:forward]
 def forward(x: Matrix, weights: list[Matrix], *, skip: bool) -> list[Matrix]:
     """逐层 x ← F(x) 或 x ← x + F(x)，F(x) = tanh(Wx)。x: (h, b)；返回每层之后的 x（含输入）。"""
+    _check(x, weights)
     states = [x]
     for w in weights:
         branch = np.tanh(w @ states[-1])
@@ -42,15 +49,20 @@ def backward(states: list[Matrix], weights: list[Matrix], grad: Matrix, *, skip:
 def first_over_last(depth: int, *, skip: bool, h: int = 64, gain: float = 1.0, seed: int = 0) -> float:
     """首层与末层输入处的梯度范数之比；gain 乘在每个 W 上。
 
-    >>> for gain in (0.5, 1.0):
-    ...     print(gain, [f"{first_over_last(50, skip=s, gain=gain):.0e}" for s in (False, True)])
-    0.5 ['8e-16', '8e+00']
-    1.0 ['9e-02', '4e+01']
+    >>> for gain in (0.5, 1.0, 1.5):
+    ...     print(gain, [f"{first_over_last(50, skip=s, gain=gain):.1e}" for s in (False, True)])
+    0.5 ['7.8e-16', '8.0e+00']
+    1.0 ['8.9e-02', '3.7e+01']
+    1.5 ['2.1e+01', '1.9e+02']
     """
+    if not 0 < gain < math.inf:
+        raise ValueError(f"gain 须为正且有限，收到 {gain}")
     weights = [gain * w for w in _weights(depth, h, seed)]
     x = np.random.default_rng(seed + 1).standard_normal((h, 32))
     states = forward(x, weights, skip=skip)
     norms = backward(states, weights, np.ones_like(x), skip=skip)
+    if not 0 < norms[0] < math.inf or not 0 < norms[-1] < math.inf:
+        raise ValueError(f"梯度下溢或上溢（首 {norms[0]}、末 {norms[-1]}），须减小 depth 或调整 gain")
     return norms[0] / norms[-1]
 
 
@@ -89,20 +101,30 @@ def path_lengths(depth: int) -> list[float]:
 
 
 # --8<-- [start:relu]
-def stream_after_relu_add(blocks: int = 20, h: int = 64, seed: int = 0) -> tuple[float, float]:
-    """反例：把 ReLU 放在相加之后（原始 ResNet 的写法）。返回残差流里负数的比例：(相加后 ReLU, 分支内 ReLU、相加后不动)。
+def relu_placements(blocks: int = 20, h: int = 64, seed: int = 0) -> dict[str, tuple[float, float]]:
+    """ReLU 放在三处：返回（最后的流里负数的比例，逐块看变小了的元素的比例）。
 
-    前者的流永远非负，只增不减；所以后来改成归一化与激活都在分支里（pre-activation）。
+    相加之后（原始 ResNet）：流被截成非负，捷径不再是恒等；分支末尾：加的全是非负数，流只增不减；分支开头（pre-activation）：都没有。
 
-    >>> stream_after_relu_add()
-    (0.0, 0.5)
+    >>> for place, (negative, shrank) in relu_placements().items():
+    ...     print(f"{place} 负数 {negative:.2f} 变小 {shrank:.2f}")
+    相加之后 负数 0.00 变小 0.38
+    分支末尾 负数 0.00 变小 0.00
+    分支开头 负数 0.51 变小 0.50
     """
-    rng = np.random.default_rng(seed)
-    after = inside = rng.standard_normal((h, 32))
-    for w in _weights(blocks, h, seed):
-        after = np.maximum(after + w @ after / 2, 0)
-        inside = inside + w @ np.maximum(inside, 0) / 2
-    return float(np.mean(after < 0)), round(float(np.mean(inside < 0)), 1)
+    steps = {
+        "相加之后": lambda x, w: np.maximum(x + w @ x / 2, 0),
+        "分支末尾": lambda x, w: x + np.maximum(w @ x, 0) / 2,
+        "分支开头": lambda x, w: x + w @ np.maximum(x, 0) / 2,
+    }
+    weights, result = _weights(blocks, h, seed), {}
+    for place, step in steps.items():
+        x, shrank = np.random.default_rng(seed + 1).standard_normal((h, 32)), []
+        for w in weights:
+            shrank.append(np.mean(step(x, w) < x))
+            x = step(x, w)
+        result[place] = float(np.mean(x < 0)), float(np.mean(shrank))
+    return result
 
 
 # --8<-- [end:relu]

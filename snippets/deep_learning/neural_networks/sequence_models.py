@@ -1,5 +1,6 @@
 """RNN、LSTM、注意力、线性递归：每层的计算、必须依次的步数、路径长度、解码的状态（只用标准库）。"""
 
+import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -29,7 +30,7 @@ LAYERS = {
     "注意力": Layer(
         lambda s, h: 8 * s * h * h + 4 * s * s * h,
         lambda s: 1,
-        lambda s: 1,
+        lambda s: min(1, s - 1),
         lambda s, h: 2 * s * h,
         lambda s, h: 8 * h * h + 4 * s * h,
     ),
@@ -52,8 +53,8 @@ def comparison(s: int = 8192, h: int = 4096) -> list[str]:
     注意力：前向  2.20 TFLOP  依次    1 步  路径    1  状态  67.11 M 个  再解一个  268 MFLOP
     线性递归：前向  1.12 TFLOP  依次   13 步  路径 8191  状态   0.52 M 个  再解一个  136 MFLOP
     """
-    if s < 1 or h < HEAD:
-        raise ValueError(f"须 s ≥ 1、h ≥ {HEAD}，收到 {s}、{h}")
+    if s < 1 or h < HEAD or h % HEAD:
+        raise ValueError(f"须 s ≥ 1、h 是 {HEAD} 的正整数倍，收到 {s}、{h}")
     return [
         f"{name}：前向 {layer.train_flops(s, h) / 1e12:5.2f} TFLOP  依次 {layer.steps(s):4} 步  路径 {layer.path(s):4}"
         f"  状态 {layer.state(s, h) / 1e6:6.2f} M 个  再解一个 {layer.decode_flops(s, h) / 1e6:4.0f} MFLOP"
@@ -64,9 +65,17 @@ def comparison(s: int = 8192, h: int = 4096) -> list[str]:
 # --8<-- [end:table]
 
 
+def _check(decay: Sequence[float], inputs: Sequence[float]) -> None:
+    if len(decay) != len(inputs):
+        raise ValueError(f"系数与输入须一样长，收到 {len(decay)}、{len(inputs)}")
+    if not all(map(math.isfinite, (*decay, *inputs))):
+        raise ValueError("系数与输入须是有限的数")
+
+
 # --8<-- [start:scan]
 def sequential_scan(decay: Sequence[float], inputs: Sequence[float]) -> list[float]:
     """逐步的线性递归 c_t = a_t·c_{t−1} + b_t，c_{−1} = 0。"""
+    _check(decay, inputs)
     out, c = [], 0.0
     for a, b in zip(decay, inputs, strict=True):
         c = a * c + b
@@ -85,6 +94,7 @@ def parallel_scan(decay: Sequence[float], inputs: Sequence[float]) -> tuple[list
     >>> sequential_scan(decay, inputs)
     [1.0, 2.9, 3.0, 7.0, 6.75]
     """
+    _check(decay, inputs)
     pairs = list(zip(decay, inputs, strict=True))
     rounds, reach = 0, 1
     while reach < len(pairs):
@@ -92,6 +102,8 @@ def parallel_scan(decay: Sequence[float], inputs: Sequence[float]) -> tuple[list
             (pairs[i - reach][0] * a, a * pairs[i - reach][1] + b) if i >= reach else (a, b) for i, (a, b) in enumerate(pairs)
         ]  # 一轮之内各位置互不依赖
         rounds, reach = rounds + 1, 2 * reach
+    if not all(math.isfinite(v) for pair in pairs for v in pair):
+        raise ValueError("系数的连乘或结果上溢，须先缩小系数")
     return [b for _, b in pairs], rounds
 
 
@@ -107,8 +119,8 @@ def hybrid_cache(layers: int, every: int, per_layer_bytes: float) -> float:
     >>> [hybrid_cache(32, every, 4096) / 1024 for every in (1, 4, 8)]          # 全注意力、3:1、7:1，KiB
     [128.0, 32.0, 16.0]
     """
-    if layers < 1 or every < 1 or layers % every or per_layer_bytes <= 0:
-        raise ValueError(f"层数须是 every 的整数倍，收到 {layers}、{every}、{per_layer_bytes}")
+    if layers < 1 or every < 1 or layers % every or not 0 < per_layer_bytes < math.inf:
+        raise ValueError(f"层数须是 every 的整数倍、字节须为正且有限，收到 {layers}、{every}、{per_layer_bytes}")
     return layers // every * per_layer_bytes
 
 

@@ -82,11 +82,43 @@ def test_qk_norm_makes_the_output_independent_of_the_scale_of_q_and_k():
     torch.testing.assert_close(block(x), before, rtol=1e-4, atol=1e-4)  # up to the eps inside the norm
 
 
+@pytest.mark.parametrize("index", [1, 2])
+def test_modern_block_is_the_formula(index):
+    """Written out again with complex RoPE, repeated KV heads and an explicit mask."""
+    block, s = blocks()[index], 7
+    x = torch.randn(2, s, 32, dtype=torch.float64)
+    rms = torch.nn.functional.rms_norm
+    turn = torch.polar(torch.ones(s, 4, dtype=torch.float64), torch.arange(s)[:, None] * 5e5 ** (-torch.arange(4, dtype=torch.float64) / 4))
+
+    def heads(linear, norm, rotated):
+        t = linear(rms(x, (32,), eps=1e-5)).unflatten(-1, (-1, 8)).transpose(1, 2)
+        if norm:
+            t = rms(t, (8,), eps=block.norm_q.eps)
+        if rotated:
+            z = torch.complex(*t.chunk(2, dim=-1)) * turn
+            t = torch.cat([z.real, z.imag], dim=-1)
+        return t.repeat_interleave(4 // t.shape[1], dim=1)
+
+    q, k, v = heads(block.q, index == 2, True), heads(block.k, index == 2, True), heads(block.v, False, False)
+    scores = (q @ k.mT / 8**0.5).masked_fill(torch.ones(s, s).triu(1).bool(), -torch.inf)
+    y = x + block.out((scores.softmax(-1) @ v).transpose(1, 2).flatten(2))
+    z = rms(y, (32,), eps=1e-5)
+    expected = y + block.down(torch.nn.functional.silu(block.gate(z)) * block.up(z))
+    torch.testing.assert_close(block(x), expected, rtol=1e-5, atol=1e-5)
+
+
 def test_rotation_keeps_norms():
     x = torch.randn(1, 2, 16, 8, dtype=torch.float64)
     torch.testing.assert_close(rotate(x, 1e4).norm(dim=-1), x.norm(dim=-1))
 
 
 def test_rejects():
+    for call in (lambda: BlockToday(32, 6, 4, 8, 48), lambda: BlockToday(32, 4, 0, 8, 48), lambda: BlockToday(32, 4, 2, 7, 48)):
+        with pytest.raises(ValueError, match="整数倍"):
+            call()
     with pytest.raises(ValueError, match="整数倍"):
-        BlockToday(32, 6, 4, 8, 48)
+        Block2017(10, 4, 16)
+    for block in (Block2017(8, 1, 16), BlockToday(8, 1, 1, 8, 16)):
+        for shape in ((5, 8), (2, 3, 5, 8), (2, 5, 7)):  # (s, h) with one head would broadcast to (s, s, h)
+            with pytest.raises(ValueError, match="输入须是"):
+                block(torch.zeros(shape))

@@ -2,6 +2,7 @@
 
 import pytest
 import torch
+from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.utils.flop_counter import FlopCounterMode
 
 from snippets.deep_learning.neural_networks.blocks import Block2017, BlockToday
@@ -13,14 +14,10 @@ from snippets.deep_learning.neural_networks.layer_cost import forward_flops, mod
 )
 def test_matmul_flops_are_counted_by_torch(block, shape, gated):
     s = 16
-    with FlopCounterMode(display=False) as counter:
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:  # two visible matmuls, the mask not skipped
         block(torch.randn(1, s, 32))
     got = forward_flops(*shape, gated=gated, s=s)
-    counted = counter.get_total_flops()
-    scores = s * got["分数与加权和"]
-    linear = s * (got["QKV 与输出"] + got["MLP"])
-    assert counted in (linear, linear + scores)  # the CPU attention kernel is not registered in every version
-    assert counted >= linear
+    assert counter.get_total_flops() == s * sum(got.values())
 
 
 def test_swiglu_has_the_parameters_of_a_4h_mlp():
@@ -35,6 +32,6 @@ def test_published_widths():
 
 def test_table_and_rejects():
     assert len(model_table()) == 7
-    for call in (lambda: forward_flops(8, 3, 2, 4, 8, gated=True, s=1), lambda: swiglu_width(0)):
+    for call in (lambda: forward_flops(8, 3, 2, 4, 8, gated=True, s=1), lambda: swiglu_width(0), lambda: swiglu_width(8, 8, float("nan"))):
         with pytest.raises(ValueError, match="须为正"):
             call()

@@ -31,13 +31,16 @@ def test_neither_parameters_nor_flops_depend_on_the_heads(heads, d, s):
     assert score_flops(s, h, heads) == 4 * s * s * h
 
 
-def test_one_softmax_cannot_read_both_places_in_full():
-    """Whatever the scores, the two read values of a single head add up to at most 1; two heads read 2."""
+def test_one_softmax_cannot_tell_two_places_apart():
+    """Whatever the scores, moving (w4, −w1) along the two values leaves what one head reads unchanged."""
     for scores in itertools.product((-5.0, 0.0, 5.0, 20.0), repeat=4):
         weights = softmax(scores)
-        assert weights[0] + weights[3] <= 1 + 1e-12
-    assert sum(read_two_places()["单头"]) == pytest.approx(1)
-    assert sum(read_two_places()["两个头"]) == pytest.approx(2, abs=1e-6)
+        first, last = 3.0 + weights[3], 5.0 - weights[0]
+        assert weights[0] * first + weights[3] * last == pytest.approx(weights[0] * 3 + weights[3] * 5)
+    one, other = read_two_places(2.0, 6.0), read_two_places(3.5, 4.5)
+    assert one["单头"] == other["单头"]
+    assert one["两个头"] == pytest.approx((2, 6), abs=1e-5)
+    assert other["两个头"] == pytest.approx((3.5, 4.5), abs=1e-5)
 
 
 def test_table_says_too_many_heads_hurt_too():
@@ -69,9 +72,14 @@ def test_rejects():
     for call in (
         lambda: attention_parameters(10, 3),
         lambda: score_flops(4, 10, 3),
+        lambda: score_flops(-4, 8, 2),
+        lambda: score_flops(4, 8, 0),
+        lambda: softmax([]),
+        lambda: softmax([float("-inf")] * 2),
+        lambda: read_two_places(float("nan"), 1.0),
         lambda: kv_bytes_per_token(8, 4, 1, "XXX"),
         lambda: kv_bytes_per_token(8, 4, 1, "GQA", groups=3),
         lambda: kv_bytes_per_token(8, 4, 1, "MLA"),
     ):
-        with pytest.raises(ValueError, match=r"整除|kind|尺寸"):
+        with pytest.raises(ValueError, match=r"整除|kind|尺寸|有限"):
             call()

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from snippets.deep_learning.neural_networks.norm_placement import Sublayer, gradient_norms
+from snippets.deep_learning.neural_networks.norm_placement import Sublayer, gradient_norms, mean_norms
 
 
 @pytest.mark.parametrize("placement", ["post", "pre", "sandwich", "deepnorm"])
@@ -42,7 +42,10 @@ def test_last_layer_gradient_does_not_shrink_with_depth_in_post():
 
 
 def test_rejects():
-    with pytest.raises(ValueError, match="placement"):
-        Sublayer(4, "middle", 2)(torch.zeros(1, 4))
+    for call in (lambda: Sublayer(4, "middle", 2), lambda: Sublayer(4, "deepnorm", 0), lambda: Sublayer(1, "pre", 2)):
+        with pytest.raises(ValueError, match="placement"):
+            call()
+    with pytest.raises(ValueError, match="seeds"):
+        mean_norms("pre", 2, seeds=0)
     with pytest.raises(ValueError, match="layers"):
         gradient_norms("pre", 0)

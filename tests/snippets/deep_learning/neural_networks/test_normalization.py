@@ -35,12 +35,14 @@ def test_half_precision_extremes():
         assert np.isinf(big**2).all()  # the naive square overflows
     assert layer_norm(big).tolist() == [0.0] * 8
     assert layer_norm(big).dtype == np.float16
+    assert batch_norm(np.array([[60000], [-60000]], np.float16)).tolist() == [[1.0], [-1.0]]
 
 
 def test_wrong_versions_differ():
     x = np.array([1.0, 2.0, 3.0, 4.0])
     unbiased = (x - x.mean()) / np.sqrt(x.var(ddof=1) + 1e-5)
-    assert not np.allclose(unbiased, layer_norm(x), rtol=0.05)
+    assert x.var(ddof=1) / x.var() == pytest.approx(4 / 3)
+    assert unbiased / layer_norm(x) == pytest.approx(np.full(4, 0.866), abs=1e-3)  # 13 % smaller
     tiny = np.full(4, 1e-6)
     outside = tiny / (np.sqrt(np.mean(tiny**2)) + 1e-5)
     assert outside[0] > 100 * rms_norm(tiny)[0]  # ε outside the root is another function for small inputs
@@ -54,6 +56,22 @@ def test_gain_and_bias():
 def test_invariances_and_rejects():
     assert invariances()["RMSNorm"] == (True, False, True)
     assert layer_norm(np.zeros((0, 4))).shape == (0, 4)
-    for call in (lambda: layer_norm(np.zeros((3, 0))), lambda: rms_norm(np.ones(3), eps=-1)):
-        with pytest.raises(ValueError, match="不能"):
+    nan, inf = float("nan"), float("inf")
+    for call, message in (
+        (lambda: layer_norm(np.zeros((3, 0))), "不能为空"),
+        (lambda: layer_norm(np.array(3.0)), "不能为空"),
+        (lambda: rms_norm(np.ones(3), eps=-1), "eps"),
+        (lambda: layer_norm(np.ones(3), eps=inf), "eps"),
+        (lambda: layer_norm(np.array([1, 2, 3])), "浮点"),  # would be truncated to [-1, 0, 1]
+        (lambda: rms_norm(np.array([True, False])), "浮点"),
+        (lambda: layer_norm(np.array([1.0, nan])), "有限"),
+        (lambda: rms_norm(np.array([1.0, inf])), "有限"),  # would be [0, nan]
+        (lambda: rms_norm(np.ones((2, 1)), np.ones(3)), "增益"),  # would broadcast to (2, 3)
+        (lambda: layer_norm(np.zeros(3), eps=0.0), "同时为 0"),
+        (lambda: rms_norm(np.array([1e30, -1e30], np.float32)), "平方的均值"),  # would be [0, -0]
+        (lambda: rms_norm(np.array([1.0, -1.0], np.float16), 1e6), "范围"),
+        (lambda: batch_norm(np.ones((1, 2))), "n ≥ 2"),
+        (lambda: batch_norm(np.zeros((0, 2))), "n ≥ 2"),
+    ):
+        with pytest.raises(ValueError, match=message):
             call()

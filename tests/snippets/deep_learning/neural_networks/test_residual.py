@@ -12,7 +12,7 @@ from snippets.deep_learning.neural_networks.residual import (
     first_over_last,
     forward,
     path_lengths,
-    stream_after_relu_add,
+    relu_placements,
 )
 
 
@@ -56,13 +56,28 @@ def test_zero_branches_are_the_identity():
     assert backward(states, [np.zeros((3, 3))] * 5, x, skip=True) == pytest.approx([np.linalg.norm(x)] * 5)
 
 
-def test_relu_after_the_addition_only_grows():
-    negative_after, negative_inside = stream_after_relu_add(blocks=5)
-    assert negative_after == 0
-    assert negative_inside > 0.3
+@pytest.mark.parametrize("seed", [1, 2])
+def test_relu_clips_the_stream_after_the_addition_and_only_grows_it_at_the_end_of_the_branch(seed):
+    places = relu_placements(blocks=8, seed=seed)
+    negative, shrank = places["相加之后"]
+    assert negative == 0  # clipped, yet not monotone: the branch may be negative
+    assert shrank > 0.1
+    assert places["分支末尾"][1] == 0
+    assert min(places["分支开头"]) > 0.2
+
+
+def test_residual_networks_explode_too():
+    assert first_over_last(50, skip=True, gain=1.5) > 4 * first_over_last(50, skip=False, gain=1.5) > 40
 
 
 def test_rejects():
-    for call in (lambda: first_over_last(0, skip=True), lambda: after_deleting(20, skip=True), lambda: path_lengths(-1)):
+    for call in (
+        lambda: first_over_last(0, skip=True),
+        lambda: first_over_last(5, skip=True, gain=float("nan")),
+        lambda: first_over_last(2000, skip=False, gain=0.5),  # underflows to 0
+        lambda: forward(np.ones((3, 2)), [np.ones((1, 3))], skip=True),
+        lambda: after_deleting(20, skip=True),
+        lambda: path_lengths(-1),
+    ):
         with pytest.raises(ValueError, match=r"须|不能"):
             call()

@@ -58,14 +58,30 @@ def test_attention_catches_up_in_cost_at_two_h():
     assert attention.train_flops(2 * h, h) == 2 * (8 * 2 * h * h * h)  # scores and weighted sum equal the projections
 
 
+def test_decoding_every_token_costs_what_training_does():
+    """Projections exactly; attention reads a growing cache, so its decode sum is about half of the uncut s² term."""
+    s, h = 256, 256
+    for name, layer in LAYERS.items():
+        total = sum(layer.decode_flops(t, h) for t in range(1, s + 1))
+        cut = 4 * h * s * (s - 1) // 2 if name == "注意力" else 0
+        assert total == layer.train_flops(s, h) - cut
+
+
 def test_attention_state_passes_the_linear_one_at_half_a_head():
     assert LAYERS["注意力"].state(64, 4096) == LAYERS["线性递归"].state(64, 4096)
 
 
 def test_rejects():
     assert len(comparison(1, 128)) == 4
-    for call in (lambda: comparison(0), lambda: hybrid_cache(30, 4, 1.0)):
+    for call in (
+        lambda: comparison(0),
+        lambda: comparison(8, 200),
+        lambda: hybrid_cache(30, 4, 1.0),
+        lambda: hybrid_cache(4, 2, float("nan")),
+        lambda: sequential_scan([1.0], []),
+        lambda: parallel_scan([1.0], []),
+        lambda: parallel_scan([float("nan")], [1.0]),  # the sequential form would give NaN, the tree 1.0
+        lambda: parallel_scan([0.0, 1e200, 1e200, 1e200], [0.0] * 4),  # inf·0 in the tree, 0 step by step
+    ):
         with pytest.raises(ValueError, match="须"):
             call()
-    with pytest.raises(ValueError, match="argument"):
-        parallel_scan([1.0], [])
