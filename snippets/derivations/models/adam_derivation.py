@@ -66,6 +66,8 @@ def adam_from_sums(
     [0.997, 1.003]
     """
     _finite(params, "params")
+    if not (0 < lr < math.inf and 0 <= eps < math.inf and 0 <= weight_decay < math.inf):
+        raise ValueError(f"须有 lr > 0、eps ≥ 0、weight_decay ≥ 0 且有限，收到 {lr, eps, weight_decay}")
     if any(len(g) != len(params) for g in grads):
         raise ValueError(f"每步梯度须有 {len(params)} 个分量")
     theta = list(params)
@@ -73,6 +75,8 @@ def adam_from_sums(
         for j in range(len(theta)):
             seen = [g[j] for g in grads[:t]]
             m_hat, v_hat = corrected_mean(seen, betas[0]), corrected_mean([g * g for g in seen], betas[1])
+            if m_hat and not math.sqrt(v_hat) + eps:
+                raise ValueError("梯度的平方下溢成 0，eps 须大于 0")
             theta[j] *= 1 - lr * weight_decay
             theta[j] -= lr * m_hat / (math.sqrt(v_hat) + eps) if m_hat else 0.0
     return theta
@@ -93,6 +97,8 @@ def mean_lag(beta: float, t: int) -> float:
     """
     _beta(beta)
     _steps(t)
+    if t * (1 - beta) < 1e-3:  # 两项都近 1/(1 − β)，直接相减会相消：对 −ln β 展开
+        return (t - 1) / 2 + (t * t - 1) / 12 * math.log(beta)
     return beta / (1 - beta) - t * beta**t / (1 - beta**t)
 
 
@@ -133,7 +139,7 @@ def step_supremum(beta1: float, beta2: float, t: int) -> float:
         series = t if ratio == 1 else (1 - ratio**t) / (1 - ratio)
     except OverflowError:  # β₁² > β₂：没有上界
         return math.inf
-    return math.sqrt(scale * series)
+    return math.sqrt(scale * series) if ratio < math.inf else math.inf
 
 
 def worst_gradients(beta1: float, beta2: float, t: int) -> list[float]:
@@ -141,6 +147,8 @@ def worst_gradients(beta1: float, beta2: float, t: int) -> list[float]:
     _steps(t)
     if not (0 < beta1 < 1 and 0 < beta2 < 1):
         raise ValueError(f"beta1、beta2 须在 (0, 1) 内，收到 {beta1}、{beta2}")
+    if (t - 1) * math.log(beta1 / beta2) > 700:
+        raise ValueError(f"(beta1/beta2)^(t − 1) 超出浮点范围，t 须小一些，收到 {t}")
     return [(beta1 / beta2) ** (t - i) for i in range(1, t + 1)]
 
 
@@ -159,6 +167,8 @@ def snr_step(grads: Sequence[float], beta: float) -> tuple[float, float]:
     m, v = corrected_mean(grads, beta), corrected_mean([g * g for g in grads], beta)
     if m == 0:
         raise ValueError("m̂ 为 0 时右边的 s²/m̂² 没有定义（左边是 0）")
+    if v < 1e-300 or m * m < 1e-300:
+        raise ValueError("梯度太小，平方下溢，须先放大")
     variance = corrected_mean([(g - m) ** 2 for g in grads], beta)
     return m / math.sqrt(v), math.copysign(1, m) / math.sqrt(1 + variance / m**2)
 
@@ -174,7 +184,7 @@ def expected_first_step(probability: float, large: float, small: float) -> tuple
     if not 0 < probability < 1 or not (0 < large < math.inf and 0 < small < math.inf):
         raise ValueError(f"须有 0 < probability < 1、large 与 small 为正，收到 {probability, large, small}")
     mean = probability * large - (1 - probability) * small
-    return 2 * probability - 1, mean / math.sqrt(probability * large**2 + (1 - probability) * small**2)
+    return 2 * probability - 1, mean / math.hypot(math.sqrt(probability) * large, math.sqrt(1 - probability) * small)
 
 
 # --8<-- [end:snr]
@@ -194,8 +204,8 @@ def after_rescaling_loss(scale: float, *, eps: float, decoupled: bool = True, we
     [0.9048, 0.8084]
     """
     _steps(steps)
-    if not 0 < scale < math.inf:
-        raise ValueError(f"scale 须为正的有限数，收到 {scale}")
+    if not (1e-100 <= scale <= 1e100 and 0 < eps < math.inf and 0 <= weight_decay < math.inf):
+        raise ValueError(f"须有 1e-100 ≤ scale ≤ 1e100（平方不溢出）、eps > 0、weight_decay ≥ 0 且有限，收到 {scale, eps, weight_decay}")
     rng, theta = Random(0), [1.0]
     adam = Adam(lr=1e-3, eps=eps, weight_decay=weight_decay, decoupled=decoupled)
     for _ in range(steps):
@@ -212,8 +222,8 @@ def decay_fixed_point(gradient: float, weight_decay: float, decoupled: bool, ste
     [-0.1, -10.0]
     """
     _steps(steps)
-    if not (math.isfinite(gradient) and 0 < weight_decay < math.inf):
-        raise ValueError(f"gradient 须有限、weight_decay 须为正，收到 {gradient}、{weight_decay}")
+    if not (1e-6 <= abs(gradient) <= 1e100 and 0 < lr * weight_decay < 1 and 0 < lr < math.inf):
+        raise ValueError(f"须有 1e-6 ≤ |gradient| ≤ 1e100、lr > 0、0 < lr·weight_decay < 1，收到 {gradient, lr, weight_decay}")
     adam, theta = Adam(lr=lr, weight_decay=weight_decay, decoupled=decoupled, eps=1e-12), [0.0]
     for _ in range(steps):
         theta = adam.step(theta, [gradient])
@@ -221,15 +231,15 @@ def decay_fixed_point(gradient: float, weight_decay: float, decoupled: bool, ste
 
 
 def equilibrium_scale(lr: float, weight_decay: float) -> float:
-    """梯度是零均值白噪声时 AdamW 权重的均方根：√(lr/(2λ))（lr·λ ≪ 1）。
+    """梯度是零均值白噪声时 AdamW 权重的均方根：√(lr/(2λ))，要求 lr·λ ≪ 1 − β₁。
 
     更新是单位方差白噪声的 EMA，权重和为 1，长程方差 lr²；衰减每步去掉 2·lr·λ·θ²，两者相等。
 
     >>> round(equilibrium_scale(3e-4, 0.1), 4)
     0.0387
     """
-    if not (0 < lr < math.inf and 0 < weight_decay < math.inf):
-        raise ValueError(f"lr、weight_decay 须为正的有限数，收到 {lr}、{weight_decay}")
+    if not (0 < lr < math.inf and 0 < weight_decay < math.inf and lr * weight_decay <= 0.01):
+        raise ValueError(f"lr、weight_decay 须为正的有限数且乘积不超过 0.01，收到 {lr}、{weight_decay}")
     return math.sqrt(lr / (2 * weight_decay))
 
 

@@ -15,13 +15,21 @@ def _theta(theta: Array | list[float]) -> Array:
     theta = np.asarray(theta, dtype=np.float64)
     if theta.ndim != 1 or not theta.size or not np.isfinite(theta).all():
         raise ValueError(f"theta 须是非空、有限的一维频率，收到形状 {theta.shape}")
+    if np.abs(theta).max() > 2 * math.pi:
+        raise ValueError("theta 的绝对值须不超过 2π：整数位置上再大的角与它模 2π 的余数无法区分")
     return theta
 
 
 def _position(*positions: float) -> None:
     for m in positions:
-        if isinstance(m, bool) or not math.isfinite(m):
-            raise ValueError(f"位置须是有限的数，收到 {m}")
+        if isinstance(m, (bool, np.bool_)) or not abs(m) <= 2**40:
+            raise ValueError(f"位置须是数，绝对值不超过 2^40（再大 float64 的角度不准），收到 {m}")
+
+
+def _frequencies(d: int, base: float) -> Array:
+    if not 1 < base < math.inf:
+        raise ValueError(f"base 须大于 1 且有限，收到 {base}")
+    return _theta(frequencies(d, base))
 
 
 # --8<-- [start:matrix]
@@ -59,8 +67,8 @@ def score(q: Array, k: Array, offset: float, theta: Array | list[float]) -> floa
     """
     theta, q, k = _theta(theta), np.asarray(q, dtype=np.float64), np.asarray(k, dtype=np.float64)
     _position(offset)
-    if q.shape != (2 * theta.size,) or k.shape != q.shape or not (np.isfinite(q).all() and np.isfinite(k).all()):
-        raise ValueError(f"q、k 须是有限的 ({2 * theta.size},)，收到 {q.shape}、{k.shape}")
+    if q.shape != (2 * theta.size,) or k.shape != q.shape or not max(np.abs(q).max(), np.abs(k).max()) < 1e150:
+        raise ValueError(f"q、k 须是有限（绝对值小于 1e150）的 ({2 * theta.size},)，收到 {q.shape}、{k.shape}")
     (q1, q2), (k1, k2) = q.reshape(-1, 2).T, k.reshape(-1, 2).T
     return float(np.sum((q1 * k1 + q2 * k2) * np.cos(offset * theta) + (q1 * k2 - q2 * k1) * np.sin(offset * theta)))
 
@@ -99,6 +107,9 @@ def with_decay(q: Array, k: Array, m: float, n: float, theta: Array | list[float
     if not 0 < zeta <= 1:
         raise ValueError(f"zeta 须在 (0, 1] 内，收到 {zeta}")
     _position(m, n)
+    if max(abs(m), abs(n)) * -math.log(zeta) > 300:
+        raise ValueError(f"ζ^m 或 ζ^(−n) 快要溢出，须先把位置的原点移近，收到 {m}、{n}")
+    score(q, k, 0, theta)  # 形状与有限性
     left, right = zeta**m * rotation_matrix(m, theta) @ q, zeta**-n * rotation_matrix(n, theta) @ k
     return float(left @ right)
 
@@ -113,7 +124,7 @@ def wavelengths(d: int, base: float) -> tuple[float, float, float, float]:
     >>> [tuple(round(x, 3) for x in wavelengths(128, base)) for base in (1e4, 5e5)]
     [(6.283, 54410.143, 1.155, 4.816), (6.283, 2559195.517, 1.228, 3.381)]
     """
-    theta = frequencies(d, base)
+    theta = _frequencies(d, base).tolist()
     return 2 * math.pi / theta[0], 2 * math.pi / theta[-1], base ** (2 / d), d / 2 * math.log(2) / math.log(base)
 
 
@@ -128,9 +139,9 @@ def coherence(offset: float, d: int, base: float) -> tuple[float, float]:
     1000 [(0.16, 0.19), (0.49, 0.43)]
     """
     _position(offset)
-    if not 0 < offset < math.inf:
-        raise ValueError(f"offset 须为正，收到 {offset}")
-    theta = frequencies(d, base)
+    theta = _frequencies(d, base)
+    if not 0 < offset < base:
+        raise ValueError(f"offset 须在 (0, base) 内，收到 {offset}")
     return 2 / d * math.fsum(math.cos(offset * t) for t in theta), (math.log(base / offset) - EULER_GAMMA) / math.log(base)
 
 
@@ -141,7 +152,7 @@ def far_peak(peak: int, d: int = 128, base: float = 10_000.0) -> list[float]:
     [0.159, 1.0, 0.159]
     """
     _position(peak)
-    theta = _theta(frequencies(d, base))
+    theta = _frequencies(d, base)
     k = np.tile([1.0, 0.0], d // 2)
     q = rotation_matrix(-peak, theta) @ k
     return [score(q, k, offset, theta) / (d // 2) for offset in (0, peak, 2 * peak)]

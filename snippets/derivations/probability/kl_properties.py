@@ -18,13 +18,13 @@ def log_likelihood_ratio(p: Sequence[float], q: Sequence[float], samples: int, r
     >>> log_likelihood_ratio([0.5, 0.5], [1.0, 0.0], 100, Random(0))
     inf
     """
-    if isinstance(samples, bool) or samples < 1:
-        raise ValueError(f"samples 须 ≥ 1，收到 {samples}")
+    if isinstance(samples, bool) or not isinstance(samples, int) or samples < 1:
+        raise ValueError(f"samples 须是不小于 1 的整数，收到 {samples}")
     kl(p, q)  # 检查两个分布
     drawn = random.choices(range(len(p)), p, k=samples)
     if any(q[x] == 0 for x in drawn):
         return math.inf
-    return math.fsum(math.log(p[x] / q[x]) for x in drawn) / samples
+    return math.fsum(math.log(p[x]) - math.log(q[x]) for x in drawn) / samples
 
 
 def code_lengths(p: Sequence[float], q: Sequence[float]) -> tuple[float, float, float]:
@@ -76,10 +76,13 @@ def sequence_kl(
     >>> {name: round(v, 3) for name, v in rows.items()}
     {'整条': 2.208, '前缀来自 p': 2.208, '前缀来自 q': 5.811}
     """
+    if not len(p) == len(q) == len(first_p) == len(first_q):
+        raise ValueError(f"p、q、first_p、first_q 的首 token 个数须相同，收到 {len(p), len(q), len(first_p), len(first_q)}")
     joint_p = [[a * y for y in row] for a, row in zip(first_p, p, strict=True)]
     joint_q = [[a * y for y in row] for a, row in zip(first_q, q, strict=True)]
     whole, start, after = chain_rule(joint_p, joint_q)
-    wrong = start + math.fsum(b * kl(x, y) for b, x, y in zip(first_q, p, q, strict=True))
+    rows = [kl(x, y) for x, y in zip(p, q, strict=True)]
+    wrong = start + math.fsum(b * row for b, row in zip(first_q, rows, strict=True) if b > 0)
     return {"整条": whole, "前缀来自 p": start + after, "前缀来自 q": wrong}
 
 
@@ -89,6 +92,7 @@ def sequence_kl(
 # --8<-- [start:processing]
 def merge(p: Sequence[float], groups: Sequence[Sequence[int]]) -> list[float]:
     """把类按 groups 归并（每个类恰属一组），粗化后的分布。"""
+    entropy(p)  # 检查分布
     if sorted(i for group in groups for i in group) != list(range(len(p))):
         raise ValueError("groups 须不重不漏地覆盖每个类")
     return [math.fsum(p[i] for i in group) for group in groups]
@@ -103,15 +107,16 @@ def top_k_divergences(p: Sequence[float], q: Sequence[float], k: int) -> dict[st
     {'完整': 0.176, '尾部并成一类': 0.176, '丢尾再归一': 0.294}
     {'完整': 0.867, '尾部并成一类': 0.566, '丢尾再归一': 0.059}
     """
-    if isinstance(k, bool) or not 1 <= k < len(p):
-        raise ValueError(f"k 须在 [1, {len(p) - 1}] 内，收到 {k}")
+    whole = kl(p, q)
+    if isinstance(k, bool) or not isinstance(k, int) or not 1 <= k < len(p):
+        raise ValueError(f"k 须是 [1, {len(p) - 1}] 内的整数，收到 {k}")
     order = sorted(range(len(p)), key=lambda i: (-p[i], i))
     kept = order[:k]
     groups = [[i] for i in kept] + [order[k:]]
     if not math.fsum(q[i] for i in kept) > 0:
         raise ValueError("q 在保留的类上须有正概率")
     return {
-        "完整": kl(p, q),
+        "完整": whole,
         "尾部并成一类": kl(merge(p, groups), merge(q, groups)),
         "丢尾再归一": kl(_normalize([p[i] for i in kept]), _normalize([q[i] for i in kept])),
     }
@@ -165,7 +170,8 @@ def pinsker(p: Sequence[float], q: Sequence[float]) -> tuple[float, float]:
     >>> [round(x, 4) for x in pinsker([0.7, 0.3], [0.5, 0.5])], round(math.sqrt(0.01 / 2), 3)      # 后者：KL = 0.01 nat 的上界
     ([0.2, 0.2028], 0.071)
     """
-    return math.fsum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2, math.sqrt(kl(p, q) / 2)
+    bound = math.sqrt(max(0.0, kl(p, q)) / 2)  # 两者几乎相同时，舍入会给出 −1e−17
+    return math.fsum(abs(a - b) for a, b in zip(p, q, strict=True)) / 2, bound
 
 
 # --8<-- [end:wrong]

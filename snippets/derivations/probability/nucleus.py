@@ -82,8 +82,10 @@ def threshold_of(probs: Sequence[float], rule: str, value: float) -> tuple[float
     filters = {"top-k": top_k_filter, "top-p": top_p_filter, "min-p": min_p_filter}
     if rule not in filters:
         raise ValueError(f"rule 须为 top-k、top-p、min-p，收到 {rule!r}")
+    if isinstance(value, bool) or (rule == "top-k" and not isinstance(value, int)):
+        raise ValueError(f"{rule} 的参数须是{'整数' if rule == 'top-k' else '小数'}，收到 {value!r}")
     kept = [x for x, q in zip(probs, filters[rule](probs, value), strict=True) if q > 0]
-    return min(kept), len(kept), 1 - math.fsum(kept)
+    return min(kept), len(kept), max(0.0, 1 - math.fsum(kept))
 
 
 def sizes_by_temperature(logits: Sequence[float], p: float, temperatures: Sequence[float]) -> list[int]:
@@ -121,7 +123,7 @@ def local_is_not_global(p: float = 0.9) -> list[tuple[str, float, float, float]]
 
 
 def sequence_bounds(p: float, tokens: int) -> tuple[float, float]:
-    """T 步的上界：（全变差 1 − pᵀ，KL −T ln p nat）。
+    """n = tokens 步的上界：（全变差 1 − pⁿ，KL −n ln p nat）。
 
     >>> [tuple(round(x, 3) for x in sequence_bounds(p, 50)) for p in (0.9, 0.99)]
     [(0.995, 5.268), (0.395, 0.503)]
@@ -129,8 +131,8 @@ def sequence_bounds(p: float, tokens: int) -> tuple[float, float]:
     51.3
     """
     _check([1.0], p)
-    if isinstance(tokens, bool) or tokens < 1:
-        raise ValueError(f"tokens 须 ≥ 1，收到 {tokens}")
+    if isinstance(tokens, bool) or not isinstance(tokens, int) or tokens < 1:
+        raise ValueError(f"tokens 须是不小于 1 的整数，收到 {tokens}")
     return 1 - p**tokens, -tokens * math.log(p)
 
 
@@ -146,8 +148,8 @@ def by_rejection(probs: Sequence[float], p: float, draws: int, random: Random) -
     ([0.62, 0.25, 0.13, 0.0], 1.25)
     """
     _check(probs, p)
-    if isinstance(draws, bool) or draws < 1:
-        raise ValueError(f"draws 须 ≥ 1，收到 {draws}")
+    if isinstance(draws, bool) or not isinstance(draws, int) or draws < 1:
+        raise ValueError(f"draws 须是不小于 1 的整数，收到 {draws}")
     kept = [x > 0 for x in top_p_filter(probs, p)]
     counts, tries, tokens = [0] * len(probs), 0, range(len(probs))
     for _ in range(draws):

@@ -64,6 +64,13 @@ def test_a_drifting_mean_is_seen_lag_steps_late(beta, t, start, drift):
     assert corrected_mean(values, beta) == pytest.approx(values[-1] - drift * mean_lag(beta, t), abs=1e-7)
 
 
+@pytest.mark.parametrize("gap", [0.9, 1e-3, 1e-5, 1e-9, 1e-15])
+@pytest.mark.parametrize("t", [1, 2, 3, 50, 200])
+def test_the_lag_does_not_cancel_near_one(gap, t):
+    weights = np.array([(1 - gap) ** j for j in range(t)])
+    assert mean_lag(1 - gap, t) == pytest.approx(weights @ np.arange(t) / weights.sum(), rel=1e-7, abs=1e-12)
+
+
 @settings(deadline=None, max_examples=40)
 @given(BETAS, st.integers(1, 300))
 def test_effective_samples_is_one_over_the_squared_weights(beta, t):
@@ -108,6 +115,8 @@ def test_the_single_spike_of_the_paper_is_not_the_supremum():
     assert step_supremum(0.99, 0.9, 10**6) == math.inf  # β₁² > β₂: nothing bounds the step
     assert step_supremum(0.5, 0.0, 2) == math.inf
     assert step_supremum(0.5, 0.0, 1) == 1.0
+    assert step_supremum(0.99, 5e-324, 3) == math.inf
+    assert step_supremum(0.9, 0.95, 10**6) == pytest.approx(1.165, abs=1e-3)  # where the paper's other bound is 1
 
 
 @settings(deadline=None, max_examples=40)
@@ -149,11 +158,12 @@ def test_fixed_points_of_both_decays(gradient):
     assert decay_fixed_point(gradient, 0.5, False) == pytest.approx(-gradient / 0.5, abs=0.1)
 
 
-def test_weights_under_noise_settle_at_the_equilibrium():
+@pytest.mark.parametrize("beta1", [0.0, 0.9])
+def test_weights_under_noise_settle_at_the_equilibrium(beta1):
     """2000 parameters under white-noise gradients, torch's AdamW: the root mean square after 4 time constants."""
     lr, weight_decay, steps = 0.02, 0.2, 1000  # time constant of θ²: 1/(2·lr·λ) = 125 steps
     theta = torch.zeros(2000, dtype=torch.float64, requires_grad=True)
-    optimizer = torch.optim.AdamW([theta], lr=lr, weight_decay=weight_decay)
+    optimizer = torch.optim.AdamW([theta], lr=lr, betas=(beta1, 0.999), weight_decay=weight_decay)
     generator = torch.Generator().manual_seed(0)
     for _ in range(steps):
         theta.grad = torch.randn(2000, generator=generator, dtype=torch.float64)
@@ -173,17 +183,30 @@ def test_rejects():
         lambda: adam_from_sums([1.0], [[1.0, 2.0]]),
         lambda: adam_from_sums([], []),
         lambda: adam_from_sums([1.0], [[math.nan]]),
+        lambda: adam_from_sums([1.0], [[1.0]], lr=math.nan),
+        lambda: adam_from_sums([1.0], [[1.0]], eps=-1.0),
+        lambda: adam_from_sums([1.0], [[1.0]], weight_decay=math.inf),
+        lambda: adam_from_sums([1.0], [[1e-200]], eps=0.0),
         lambda: mean_lag(-0.1, 3),
         lambda: effective_samples(0.9, True),
         lambda: step_supremum(0.9, 1.0, 3),
         lambda: worst_gradients(0.0, 0.5, 3),
+        lambda: worst_gradients(0.99, 0.01, 2000),
         lambda: snr_step([0.0, 0.0], 0.5),
+        lambda: snr_step([1e-200], 0.5),
         lambda: expected_first_step(0.0, 1.0, 1.0),
         lambda: after_rescaling_loss(0.0, eps=1e-8),
+        lambda: after_rescaling_loss(1e300, eps=1e-8),
+        lambda: after_rescaling_loss(1e-200, eps=1e-300),
+        lambda: after_rescaling_loss(1.0, eps=math.inf),
         lambda: decay_fixed_point(1.0, 0.0, True),
         lambda: decay_fixed_point(math.nan, 0.1, True),
+        lambda: decay_fixed_point(1e200, 0.1, True),
+        lambda: decay_fixed_point(1.0, 1e6, True),
+        lambda: decay_fixed_point(1.0, 0.1, True, lr=math.inf),
         lambda: equilibrium_scale(0.1, 0.0),
         lambda: equilibrium_scale(math.inf, 0.1),
+        lambda: equilibrium_scale(10.0, 10.0),
     ]
     for call in calls:
         with pytest.raises(ValueError, match=r"须|没有定义"):

@@ -95,6 +95,29 @@ def test_angles_are_recovered_in_any_basis(seed, theta):
     assert angles_of(-np.eye(4)) == pytest.approx([math.pi, math.pi])
 
 
+def test_a_reflection_is_relative_on_integers_only():
+    """diag(1, −1) meets the requirement at integer positions and has no real square root: continuity leaves rotations."""
+    flip, power = np.diag([1.0, -1.0]), np.linalg.matrix_power
+    q, k = np.array([1.0, 0.5]), np.array([0.3, 1.0])
+    scores = {(m, n): power(flip, m) @ q @ (power(flip, n) @ k) for m in range(6) for n in range(6)}
+    assert all(s == pytest.approx(scores[abs(m - n), 0]) for (m, n), s in scores.items())
+    assert scores[0, 0] != pytest.approx(scores[1, 0])
+    with pytest.raises(ValueError, match="行列式"):
+        angles_of(flip)
+
+
+def test_a_qk_norm_gain_commutes_with_permutations_only():
+    rng = np.random.default_rng(0)
+    x, gain, basis = rng.standard_normal(8), rng.uniform(0.5, 2, 8), random_orthogonal(rng, 8)
+    order = rng.permutation(8)
+
+    def norm(x, gain):
+        return x / np.sqrt(np.mean(x**2)) * gain
+
+    assert np.allclose(norm(x[order], gain[order]), norm(x, gain)[order])
+    assert not np.allclose(norm(basis @ x, gain), basis @ norm(x, gain), atol=0.05)
+
+
 def test_other_maps_break_the_relative_property():
     """An angle m²θ keeps norms but is no homomorphism; a map that is not orthogonal and shared by q and k is not relative either."""
     q, k, theta = np.array([1.0, 0.5]), np.array([0.3, 1.0]), np.array([0.2])
@@ -137,6 +160,27 @@ def test_independent_q_and_k_do_not_decay():
         values = np.einsum("nd,nd->n", q @ rotation_matrix(offset, theta).T, k)
         assert abs(values.mean()) < 4 * math.sqrt(32 / 20_000)
         assert values.var() == pytest.approx(32, rel=0.06)
+    q, k = rng.standard_normal((2, 20_000, 2)) * [2, 0.1]  # independent is not enough: isotropy is needed
+    spread = [(q @ rotation_matrix(1, [angle]).T * k).sum(1).var() for angle in (0.0, math.pi / 2)]
+    assert spread[0] > 50 * spread[1]
+
+
+def test_energy_in_the_lowest_frequency_hardly_decays():
+    theta = np.array(frequencies(128))
+    low = np.zeros(128)
+    low[-2] = 1
+    assert score(low, low, 1000, theta) > 0.99 > 0.2 > coherence(1000, 128, 1e4)[0]
+
+
+def test_different_maps_for_q_and_k_are_powers_of_any_invertible_matrix():
+    """A_m = (Mᵀ)^m, B_n = M^(−n) with an arbitrary invertible M: the score depends on m − n only."""
+    rng = np.random.default_rng(0)
+    matrix = np.eye(4) + 0.2 * rng.standard_normal((4, 4))
+    power = np.linalg.matrix_power
+    q, k = rng.standard_normal((2, 4))
+    scores = [power(matrix.T, n + 3) @ q @ (power(np.linalg.inv(matrix), n) @ k) for n in (0, 2, 5)]
+    assert scores == pytest.approx([scores[0]] * 3)
+    assert scores[0] == pytest.approx(q @ power(matrix, 3) @ k)
 
 
 @pytest.mark.parametrize("peak", [1, 1000, 4000])
@@ -183,15 +227,25 @@ def test_rejects():
         lambda: rotation_matrix(1, [math.nan]),
         lambda: rotation_matrix(math.inf, theta),
         lambda: rotation_matrix(True, theta),
+        lambda: rotation_matrix(np.bool_(True), theta),
+        lambda: rotation_matrix(1e20, theta),
+        lambda: rotation_matrix(1, [1e308]),
+        lambda: score(1e200 * good, good, 1, theta),
         lambda: score(np.ones(3), good, 1, theta),
         lambda: score(np.array([1, 1, 1, math.nan]), good, 1, theta),
         lambda: angles_of(np.eye(3)),
         lambda: angles_of(np.ones((2, 2))),
         lambda: angles_of(np.diag([1.0, -1.0])),
         lambda: with_decay(good, good, 1, 0, theta, 1.5),
+        lambda: with_decay(np.ones(3), good, 1, 0, theta, 0.9),
+        lambda: with_decay(math.nan * good, good, 1, 0, theta, 0.9),
+        lambda: with_decay(good, good, 6000, 5000, theta, 0.5),
         lambda: wavelengths(5, 1e4),
+        lambda: wavelengths(4, math.nan),
+        lambda: wavelengths(4, math.inf),
         lambda: coherence(0, 128, 1e4),
         lambda: coherence(math.nan, 128, 1e4),
+        lambda: coherence(1e5, 128, 1e4),
         lambda: far_peak(3, d=7),
         lambda: backward(np.ones(3), 1, theta),
         lambda: backward(np.array([math.inf, 0, 0, 0]), 1, theta),

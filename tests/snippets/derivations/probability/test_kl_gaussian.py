@@ -29,6 +29,9 @@ def test_closed_form_is_torch(seed, d):
     assert gaussian_kl_full(m1, s1, m2, s2) == pytest.approx(kl_divergence(first, second).item(), rel=1e-8)
     assert gaussian_kl_full(m1, s1, m2, s2) >= 0
     assert gaussian_kl_full(m1, s1, m1, s1) == pytest.approx(0, abs=1e-9)
+    assert gaussian_kl_full(m1, s1, m1, s1) >= 0
+    tiny = gaussian_kl_full(m1, 1e-12 * s1, m2, 1e-12 * s2)  # a small scale is not singular
+    assert tiny == pytest.approx(gaussian_kl_full(1e6 * m1, s1, 1e6 * m2, s2), rel=1e-8)
 
 
 def test_closed_form_by_monte_carlo():
@@ -114,6 +117,10 @@ def test_rejects():
         lambda: gaussian_kl_full(good, np.array([[1.0, 2.0], [2.0, 1.0]]), good, identity),
         lambda: gaussian_kl_full(good, np.array([[1.0, 0.5], [0.0, 1.0]]), good, identity),
         lambda: gaussian_kl_full(good, np.zeros((2, 2)), good, identity),
+        lambda: gaussian_kl_full(good, 1e-9 * np.array([[1.0, 0.5], [0.0, 1.0]]), good, identity),
+        lambda: gaussian_kl_full([1e200, 0.0], identity, good, identity),
+        lambda: diagonal_to_standard([0.0], [1000.0]),
+        lambda: rescaled(1e200),
         lambda: gaussian_kl_full([math.nan, 0.0], identity, good, identity),
         lambda: gaussian_kl_full(good, np.ones(2), good, identity),
         lambda: diagonal_to_standard(good, np.zeros(3)),

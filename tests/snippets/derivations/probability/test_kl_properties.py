@@ -40,8 +40,7 @@ def test_gibbs(seed, n):
     p, q = dirichlet(seed, 2, n).tolist()
     assert kl(p, q) >= 0
     assert kl(p, p) == pytest.approx(0, abs=1e-12)
-    bound = -math.fsum(a * (b / a - 1) for a, b in zip(p, q, strict=True))  # −Σ p(q/p − 1) = 0: the step ln x ≤ x − 1
-    assert bound == pytest.approx(0, abs=1e-12)
+    assert all(a * math.log(a / b) >= a - b - 1e-15 for a, b in zip(p, q, strict=True))  # the step ln x ≤ x − 1, term by term
     reference = torch.nn.functional.kl_div(torch.tensor(q).double().log(), torch.tensor(p).double(), reduction="sum")
     assert kl(p, q) == pytest.approx(reference.item(), abs=1e-6)
 
@@ -50,6 +49,9 @@ def test_missing_support():
     assert kl([0.5, 0.5], [1.0, 0.0]) == math.inf
     assert kl([1.0, 0.0], [0.5, 0.5]) == pytest.approx(math.log(2))
     assert log_likelihood_ratio([1.0, 0.0], [0.5, 0.5], 10, Random(0)) == pytest.approx(math.log(2))
+    assert math.isfinite(log_likelihood_ratio([0.5, 0.5], [1.0, 5e-324], 10, Random(0)))  # p/q overflows, the logarithms do not
+    rows = sequence_kl([[0.5, 0.5], [0.9, 0.1]], [[0.5, 0.5], [1.0, 0.0]], [1.0, 0.0], [1.0, 0.0])
+    assert rows == {"整条": 0.0, "前缀来自 p": 0.0, "前缀来自 q": 0.0}  # an infinite row that is never visited
 
 
 @settings(deadline=None, max_examples=40)
@@ -116,6 +118,7 @@ def test_a_bucket_for_the_tail_is_a_lower_bound_and_renormalizing_splits_off(see
     order = sorted(range(5), key=lambda i: -p[i])
     head, rest = order[:k], order[k:]
     z, w = sum(p[i] for i in head), sum(q[i] for i in head)
+    assert found["尾部并成一类"] == pytest.approx(kl([*(p[i] for i in head), 1 - z], [*(q[i] for i in head), 1 - w]))
     tail = kl([p[i] / (1 - z) for i in rest], [q[i] / (1 - w) for i in rest])
     whole = kl([z, 1 - z], [w, 1 - w]) + z * found["丢尾再归一"] + (1 - z) * tail
     assert whole == pytest.approx(found["完整"])
@@ -163,13 +166,29 @@ def test_fisher_is_the_hessian(seed):
     assert other == pytest.approx(half, rel=0.06)
 
 
+def test_the_two_directions_part_at_third_order():
+    gaps = []
+    for step in (0.02, 0.01):
+        one, other, _ = second_order([2.0, 0.0, -1.0], [1.0, -1.0, 0.5], step)
+        gaps.append(one - other)
+    assert gaps[0] / gaps[1] == pytest.approx(8, rel=0.02)
+    assert second_order([2.0, 0.0, -1.0], [1.0, 1.0, 1.0], 0.5) == pytest.approx((0, 0, 0), abs=1e-15)  # F has the null vector 1
+
+
 @settings(deadline=None, max_examples=40)
 @given(SEEDS, st.integers(2, 6))
 def test_pinsker(seed, n):
     p, q = dirichlet(seed, 2, n).tolist()
+    nudged = [x * (1 + 1e-9 * (-1) ** i) for i, x in enumerate(p)]
+    assert pinsker(p, [x / math.fsum(nudged) for x in nudged])[1] < 1e-6  # rounding may make the KL negative
     variation, bound = pinsker(p, q)
     assert variation <= bound + 1e-12
     assert variation == pytest.approx(max(sum(p[i] - q[i] for i in s) for k in range(n + 1) for s in itertools.combinations(range(n), k)))
+
+
+def test_the_constant_in_pinsker_cannot_be_smaller():
+    variation, bound = pinsker([0.5 + 1e-3, 0.5 - 1e-3], [0.5, 0.5])
+    assert variation / bound == pytest.approx(1, abs=1e-5)
 
 
 def test_not_a_distance():
@@ -189,12 +208,30 @@ def test_k3_is_unbiased_and_not_negative(seed):
     assert (k3 >= 0).all()
 
 
+@settings(deadline=None, max_examples=40)
+@given(SEEDS)
+def test_k3_needs_q_to_cover_p_and_k1_does_not(seed):
+    p, q = dirichlet(seed, 2, 6)
+    q[0], p_kept = 0, p[1:]
+    q /= q.sum()
+    log_r = np.log(p_kept / q[1:])
+    exact = -np.dot(q[1:], log_r)
+    assert exact == pytest.approx(kl(q.tolist(), p.tolist()))
+    k3 = np.array([estimators(float(x))[2] for x in log_r])
+    assert np.dot(q[1:], k3) == pytest.approx(exact - p[0])  # low by the mass that q never visits
+
+
 def test_rejects():
     half = [0.5, 0.5]
     calls = [
         lambda: log_likelihood_ratio(half, half, 0, Random(0)),
         lambda: log_likelihood_ratio(half, [0.5, 0.4], 5, Random(0)),
         lambda: log_likelihood_ratio([math.nan, 1.0], half, 5, Random(0)),
+        lambda: log_likelihood_ratio(half, half, 2.5, Random(0)),
+        lambda: sequence_kl([half, half], [half], half, half),
+        lambda: merge([math.nan, 1.0], [[0], [1]]),
+        lambda: top_k_divergences([0.5, 0.3, 0.2], [0.5, 0.3, 0.2], 1.5),
+        lambda: pinsker([0.5, math.nan], half),
         lambda: code_lengths([], []),
         lambda: chain_rule([half], [half, half]),
         lambda: chain_rule([half], [[1.0, 0.0]]),

@@ -82,6 +82,8 @@ def test_the_renormalized_distribution_is_the_kl_projection(probs, p, seed):
     assert left >= nucleus(probs, p)["KL"] - 1e-12
     tv = np.abs(candidate - probs).sum() / 2
     assert tv >= nucleus(probs, p)["TV"] - 1e-12
+    only_up = np.where(q > 0, probs, 0) + (1 - nucleus(probs, p)["Z"]) * candidate  # total variation has other minimizers
+    assert np.abs(only_up - probs).sum() / 2 == pytest.approx(nucleus(probs, p)["TV"], abs=1e-12)
 
 
 @settings(deadline=None, max_examples=40)
@@ -107,6 +109,17 @@ def test_hotter_never_keeps_fewer(logits, p):
     assert sizes == sorted(sizes)
 
 
+def test_truncating_first_keeps_the_nucleus_and_heating_first_does_not():
+    logits, p, t = [3.0, 2.0, 1.0, 0.0, -1.0], 0.8, 3.0
+    probs = np.array(softmax(logits))
+    truncated = np.array(top_p_filter(probs.tolist(), p))
+    late = truncated ** (1 / t) / (truncated ** (1 / t)).sum()
+    early = np.array(top_p_filter(softmax(logits, t), p))
+    assert (late > 0).sum() == 2 < (early > 0).sum()
+    kept = late > 0
+    assert late[kept] == pytest.approx(probs[kept] ** (1 / t) / (probs[kept] ** (1 / t)).sum())
+
+
 def test_temperature_limits_and_flat_distributions():
     assert sizes_by_temperature([3.0, 2.0, 1.0, 0.0, -1.0, -2.0, -3.0], 0.85, (1e-3, 1e9)) == [1, math.ceil(0.85 * 7)]
     flat = nucleus([0.01] * 100, 0.855)
@@ -122,7 +135,7 @@ def test_all_rules_are_thresholds(probs, p):
         tau, k, lost = threshold_of(probs, rule, value)
         above, at_least = sum(x > tau for x in probs), sum(x >= tau for x in probs)
         assert above < k <= at_least
-        assert 0 <= lost + 1e-12 < 1
+        assert 0 <= lost < 1
     tau, k, _ = threshold_of(probs, "top-p", p)
     assert top_k_filter(probs, k) == top_p_filter(probs, p)
 
@@ -146,6 +159,7 @@ def test_truncating_each_step_is_not_truncating_sequences():
     assert rows["B"][2] > rows["B"][1] + 0.01
     variation = sum(abs(joint[s] - local[s]) for s in joint) / 2
     divergence = sum(x * math.log(x / joint[s]) for s, x in local.items() if x > 0)
+    assert variation == pytest.approx(1 - total)  # exactly the probability of leaving the nucleus at some step
     assert 0 < variation <= sequence_bounds(0.9, 2)[0]
     assert 0 < divergence <= sequence_bounds(0.9, 2)[1]
 
@@ -178,6 +192,8 @@ def test_at_most_p_loses_the_guarantee(probs, p):
     assert math.fsum(probs[i] for i in kept) <= p
     assert len(kept) == nucleus(probs, p)["k"] - 1  # always one short
     assert at_most_p([0.9, 0.1], 0.5) == []
+    assert at_most_p([0.5, 0.25, 0.25], 0.75) == [0, 1]  # exactly p: the one case where it agrees
+    assert nucleus([0.5, 0.25, 0.25], 0.75)["k"] == 2
 
 
 def test_rounding():
@@ -197,10 +213,15 @@ def test_rejects():
         lambda: kl_to_original([1.0], [0.5, 0.5], 0.5),
         lambda: kl_to_original([0.0, 1.0], [0.9, 0.1], 0.5),
         lambda: threshold_of([1.0], "beam", 1),
+        lambda: threshold_of([1.0], "top-k", 1.5),
+        lambda: threshold_of([1.0], "top-p", True),
+        lambda: threshold_of([0.5, 0.4], "top-p", 0.5),
         lambda: sequence_bounds(0.9, 0),
+        lambda: sequence_bounds(0.9, math.nan),
         lambda: sequence_bounds(1.5, 3),
         lambda: local_is_not_global(0.0),
         lambda: by_rejection([1.0], 0.5, 0, Random(0)),
+        lambda: by_rejection([1.0], 0.5, 2.5, Random(0)),
         lambda: at_most_p([0.5, 0.5], math.inf),
         lambda: sizes_by_temperature([math.nan], 0.5, (1.0,)),
     ]
