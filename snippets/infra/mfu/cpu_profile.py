@@ -235,7 +235,7 @@ def table_misses_the_stall() -> tuple[bool, bool]:
     >>> table_misses_the_stall()
     (True, True)
     """
-    trace, _ = record(Config(stall_ms=150, loop=False, fused=True), active=1)
+    trace, _ = record(Config(stall_ms=400, loop=False, fused=True), active=1)
     events = load(trace)
     steps = [event for event in events if event.name.startswith("ProfilerStep")]
     wall = sum(event.end - event.start for event in steps)
