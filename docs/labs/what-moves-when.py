@@ -27,7 +27,11 @@ from snippets.infra.memory.what_moves import Event, blocks, record_step, totals
 SCHEMES = ("DDP（手写）", "DDP（框架）", "ZeRO-2", "ZeRO-3", "FSDP2（框架）", "TP", "TP + SP")
 events = {name: [Event(*event) for event in seen] for name, seen in launch(2, record_step, SCHEMES)[0].items()}
 for name in SCHEMES:
-    print(name, {phase: totals(events[name], phase) for phase in ("前向", "反向", "更新")})
+    print(name)
+    for phase in ("前向", "反向", "更新"):
+        seen = totals(events[name], phase)
+        parts = [f"{kind} {size / 1e6:.2f} MFLOP" if kind == "计算" else f"{kind} {size:,} 字节" for kind, size in seen.items()]
+        print(f"    {phase}：{'；'.join(parts) or '无'}")
 
 # %% [markdown]
 # 计算的 FLOPs 七种都相同：切的是放在哪里，不是算多少（张量并行每卡见到两倍的 token，各算一半）。差别全在通信的种类、时刻与大小。
@@ -54,12 +58,11 @@ HTML(timeline(rows, title="一步里，计算与通信的次序", legend=LEGEND,
 
 # %%
 for bandwidth in (1e7, 1e8, 1e9):
-    shares = {}
+    print(f"{bandwidth / 1e6:.0f} MB/s，通信占比（不重叠）")
     for name in SCHEMES:
         line = blocks(events[name], 1e9, bandwidth)
         waiting = sum(b - a for a, b, kind in line if kind not in ("前向", "反向"))
-        shares[name] = f"{100 * waiting / line[-1][1]:.0f}%"
-    print(f"{bandwidth / 1e6:>5.0f} MB/s，通信占比（不重叠）：{shares}")
+        print(f"    {100 * waiting / line[-1][1]:3.0f}%  {name}")
 
 # %% [markdown]
 # 数据并行的占比与每卡的 token 数成反比：batch 翻倍，计算翻倍、字节不变。张量并行两者一起翻倍，占比不变。这就是“TP 看 $bsh$、FSDP 看 $\Psi$”的来由（I1-4 的追问）。把 `record_step` 里的 `make_batch` 换成更大的 batch，重新运行就能看到。

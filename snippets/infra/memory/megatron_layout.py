@@ -69,7 +69,6 @@ def per_rank(model: Dense, t: int, p: int) -> list[dict[str, int]]:
 
     KV 头少于 t 时 Megatron 仍把合成的 QKV 权重平分（激活再聚齐取用），所以参数照样除以 t。
 
-
     >>> for stage in per_rank(LLAMA3_70B, 8, 4):
     ...     print(stage, sum(stage.values()))
     {'切开的': 2270429184, '复制的': 327680} 2270756864
