@@ -7,10 +7,16 @@ Vector = Sequence[float]
 
 
 # --8<-- [start:softmax]
+def _check(name: str, rows: Sequence[Vector], width: int) -> None:
+    """rows 须非空、每行都是 width 个有限数。"""
+    if not rows or width < 1 or any(len(row) != width for row in rows) or not all(math.isfinite(x) for row in rows for x in row):
+        raise ValueError(f"{name} 须非空、维数相等（{width}）且都是有限数")
+
+
 def softmax(scores: Vector) -> list[float]:
     """减最大值的 softmax；−inf 表示屏蔽，权重恰为 0。全被屏蔽时没有定义。"""
     top = max(scores, default=-math.inf)
-    if not math.isfinite(top):
+    if not math.isfinite(top) or any(math.isnan(s) for s in scores):  # 单看最大值会漏掉排在后面的 NaN
         raise ValueError("分数为空、全被屏蔽或不是有限数")
     exps = [math.exp(s - top) for s in scores]
     total = math.fsum(exps)
@@ -22,6 +28,7 @@ def attend(scores: Vector, values: Sequence[Vector]) -> list[float]:
     if len(scores) != len(values):
         raise ValueError(f"分数 {len(scores)} 个，值 {len(values)} 个")
     weights = softmax(scores)
+    _check("值", values, len(values[0]))
     return [math.fsum(w * v[i] for w, v in zip(weights, values, strict=True)) for i in range(len(values[0]))]
 
 
@@ -35,8 +42,7 @@ def dot_scores(query: Vector, keys: Sequence[Vector]) -> list[float]:
     >>> [round(s, 3) for s in dot_scores([1.0, 0.0, 1.0, 0.0], [[2, 0, 2, 0], [0, 2, 0, 2]])]
     [2.0, 0.0]
     """
-    if any(len(key) != len(query) for key in keys):
-        raise ValueError("query 与 key 的维数必须相等")
+    _check("query 与 key", [query, *keys], len(query))
     return [math.fsum(a * b for a, b in zip(query, key, strict=True)) / math.sqrt(len(query)) for key in keys]
 
 
@@ -48,6 +54,11 @@ def additive_scores(query: Vector, keys: Sequence[Vector], w_q: Sequence[Vector]
     >>> [round(s, 3) for s in additive_scores([1.0], [[1.0, 0.0], [0.0, 9.0]], [[1.0]], [[1.0, 0.5]], [2.0])]
     [1.928, 2.0]
     """
+    _check("query 与 w_q 的行", [query, *w_q], len(query))
+    _check("key 与 w_k 的行", [*keys, *w_k], len(w_k[0]) if w_k else 0)
+    _check("v", [v], len(v))
+    if not len(w_q) == len(w_k) == len(v):
+        raise ValueError(f"w_q、w_k 的行数与 v 的长度须相等，收到 {len(w_q)}、{len(w_k)}、{len(v)}")
     hidden = [math.fsum(a * b for a, b in zip(row, query, strict=True)) for row in w_q]
     return [
         math.fsum(
@@ -70,6 +81,8 @@ def soft_lookup(sharpness: float) -> list[float]:
     1.0 [15.64]
     4.0 [10.62]
     """
+    if not 0 <= sharpness < math.inf:
+        raise ValueError(f"sharpness 须是非负的有限数，收到 {sharpness}")
     keys = [[1.0, 0.0], [0.0, 1.0], [-1.0, 0.0]]
     query = [sharpness * v for v in keys[0]]
     return attend(dot_scores(query, keys), [[10.0], [20.0], [30.0]])

@@ -10,8 +10,8 @@ def parameters(layers: int, h: int, vocabulary: int = 30_522, positions: int = 5
     >>> {name: round(100 * n / 109_482_240, 1) for name, n in parameters(12, 768).items() if name != "合计"}   # %
     {'embedding': 21.8, '注意力': 25.9, 'MLP': 51.8, 'pooler': 0.5}
     """
-    if min(layers, h, vocabulary, positions, segments) < 1:
-        raise ValueError("层数、宽度、词表、位置数、段数都须为正")
+    if any(type(n) is not int or n < 1 for n in (layers, h, vocabulary, positions, segments)):
+        raise ValueError("层数、宽度、词表、位置数、段数都须为正整数")
     norm = 2 * h  # LayerNorm 的增益与偏置
     parts = {
         "embedding": (vocabulary + positions + segments) * h + norm,
@@ -32,8 +32,8 @@ def visible(length: int, *, causal: bool) -> list[int]:
     >>> visible(6, causal=False), visible(6, causal=True)
     ([6, 6, 6, 6, 6, 6], [1, 2, 3, 4, 5, 6])
     """
-    if length < 0:
-        raise ValueError(f"长度不能为负，收到 {length}")
+    if type(length) is not int or length < 0:
+        raise ValueError(f"长度须为非负整数，收到 {length}")
     return [position + 1 if causal else length for position in range(length)]
 
 

@@ -1,5 +1,6 @@
 """卷积：等变与不变、感受野、参数与计算量（只用标准库）。"""
 
+import math
 from collections.abc import Sequence
 
 Image = list[list[float]]
@@ -12,10 +13,15 @@ def conv(image: Image, kernel: Image, stride: int = 1) -> Image:
     >>> conv([[1, 2], [3, 4]], [[1]], stride=2), conv([[0, 1, 0, 0]], [[1, 2, 3]])
     ([[1]], [[3, 2, 1, 0]])
     """
-    if stride < 1:
-        raise ValueError(f"stride 必须为正，收到 {stride}")
-    if not image or not image[0] or not kernel or not kernel[0]:
-        raise ValueError("image 与 kernel 不能为空")
+    if type(stride) is not int or stride < 1:
+        raise ValueError(f"stride 必须为正整数，收到 {stride}")
+    for name, grid in (("image", image), ("kernel", kernel)):
+        if not grid or not grid[0] or any(len(row) != len(grid[0]) for row in grid):
+            raise ValueError(f"{name} 不能为空，各行须等长")
+        if not all(math.isfinite(x) for row in grid for x in row):
+            raise ValueError(f"{name} 里有非有限数")
+    if len(kernel) > len(image) or len(kernel[0]) > len(image[0]):
+        raise ValueError("kernel 比 image 大，循环补齐会重复计数")
     rows, cols, up, left = len(image), len(image[0]), len(kernel) // 2, len(kernel[0]) // 2
     return [
         [
@@ -29,7 +35,9 @@ def conv(image: Image, kernel: Image, stride: int = 1) -> Image:
 
 
 def shift(image: Image, by: int = 1) -> Image:
-    """循环右移 by 列。"""
+    """循环右移 by 列（负数左移）。"""
+    if type(by) is not int:
+        raise ValueError(f"by 须为整数，收到 {by}")
     return [[row[(c - by) % len(row)] for c in range(len(row))] for row in image]
 
 
@@ -67,8 +75,8 @@ def receptive_field(layers: Sequence[tuple[int, int]]) -> int:
     """
     width, jump = 1, 1
     for kernel, stride in layers:
-        if kernel < 1 or stride < 1:
-            raise ValueError(f"核宽与步长须为正，收到 {kernel}、{stride}")
+        if any(type(n) is not int or n < 1 for n in (kernel, stride)):
+            raise ValueError(f"核宽与步长须为正整数，收到 {kernel}、{stride}")
         width += (kernel - 1) * jump
         jump *= stride
     return width
@@ -80,6 +88,8 @@ def resnet50_parameters(classes: int = 1000) -> int:
     >>> resnet50_parameters()
     25557032
     """
+    if type(classes) is not int or classes < 1:
+        raise ValueError(f"类别数须为正整数，收到 {classes}")
 
     def conv_bn(fan_in: int, fan_out: int, k: int) -> int:
         return fan_in * fan_out * k * k + 2 * fan_out
@@ -92,6 +102,21 @@ def resnet50_parameters(classes: int = 1000) -> int:
                 total += conv_bn(width, 4 * inner, 1)  # 形状变了，残差要投影
             width = 4 * inner
     return total + width * classes + classes
+
+
+def per_pixel(c_in: int, c_out: int, k: int, *, separable: bool = False) -> int:
+    """一个卷积的权重数（不含偏置），也是每个输出像素的乘加数；separable 时先逐通道 k×k、再 1×1。
+
+    >>> bottleneck = per_pixel(256, 64, 1) + per_pixel(64, 64, 3) + per_pixel(64, 256, 1)
+    >>> bottleneck, round(2 * per_pixel(256, 256, 3) / bottleneck, 1)                      # 对比两个 3×3×256
+    (69632, 16.9)
+    >>> ratio = per_pixel(256, 256, 3, separable=True) / per_pixel(256, 256, 3)
+    >>> round(ratio, 3), round(1 / 256 + 1 / 9, 3)
+    (0.115, 0.115)
+    """
+    if any(type(n) is not int or n < 1 for n in (c_in, c_out, k)):
+        raise ValueError(f"通道数与核宽须为正整数，收到 {c_in}、{c_out}、{k}")
+    return c_in * k * k + c_in * c_out if separable else c_in * c_out * k * k
 
 
 # --8<-- [end:counts]

@@ -5,8 +5,15 @@ from collections.abc import Sequence
 
 
 def _distribution(p: Sequence[float], name: str) -> None:
-    if not p or min(p) < 0 or abs(math.fsum(p) - 1) > 1e-9:
+    if not p or not all(0 <= x <= 1 for x in p) or abs(math.fsum(p) - 1) > 1e-9:  # NaN 不满足 0 ≤ x
         raise ValueError(f"{name} 不是概率分布")
+
+
+def _pair(p: Sequence[float], g: Sequence[float]) -> None:
+    _distribution(p, "p")
+    _distribution(g, "g")
+    if len(p) != len(g):
+        raise ValueError(f"p 与 g 的长度须相等，收到 {len(p)}、{len(g)}")
 
 
 # --8<-- [start:value]
@@ -16,13 +23,17 @@ def optimal_discriminator(p: Sequence[float], g: Sequence[float]) -> list[float]
     >>> [round(d, 2) for d in optimal_discriminator([0.5, 0.5, 0.0], [0.25, 0.25, 0.5])]
     [0.67, 0.67, 0.0]
     """
-    _distribution(p, "p")
-    _distribution(g, "g")
+    _pair(p, g)
     return [a / (a + b) if a + b else 0.5 for a, b in zip(p, g, strict=True)]
 
 
 def value(p: Sequence[float], g: Sequence[float], d: Sequence[float]) -> float:
-    """V(D, G) = E_p ln D + E_g ln(1 − D)，单位 nat；0·ln 0 记 0。"""
+    """V(D, G) = E_p ln D + E_g ln(1 − D)，单位 nat；0·ln 0 记 0，判错得斩钉截铁时是 −∞。"""
+    _pair(p, g)
+    if len(d) != len(p) or not all(0 <= x <= 1 for x in d):
+        raise ValueError(f"d 须是 {len(p)} 个 0 到 1 的数")
+    if any((a and x == 0) or (b and x == 1) for a, b, x in zip(p, g, d, strict=True)):
+        return -math.inf
     terms = [a * math.log(x) for a, x in zip(p, d, strict=True) if a] + [b * math.log(1 - x) for b, x in zip(g, d, strict=True) if b]
     return math.fsum(terms)
 
@@ -37,8 +48,7 @@ def js(p: Sequence[float], g: Sequence[float]) -> float:
     >>> round(js([1.0, 0.0], [0.0, 1.0]), 3)                            # 不重叠：ln 2，与隔多远无关
     0.693
     """
-    _distribution(p, "p")
-    _distribution(g, "g")
+    _pair(p, g)
     return 0.5 * math.fsum(a * math.log(2 * a / (a + b)) for a, b in zip(p, g, strict=True) if a) + 0.5 * math.fsum(
         b * math.log(2 * b / (a + b)) for a, b in zip(p, g, strict=True) if b
     )
@@ -54,6 +64,8 @@ def generator_gradients(logit: float) -> tuple[float, float]:
     >>> [tuple(round(g, 4) for g in generator_gradients(z)) for z in (0.0, -5.0, -10.0)]
     [(-0.5, -0.5), (-0.0067, -0.9933), (-0.0, -1.0)]
     """
+    if math.isnan(logit):
+        raise ValueError("logit 不能是 NaN")
     d = 1 / (1 + math.exp(-logit)) if logit >= 0 else math.exp(logit) / (1 + math.exp(logit))
     return -d, -(1 - d)
 
@@ -68,8 +80,8 @@ def apart(distance: int, size: int = 20) -> tuple[float, float]:
     >>> [tuple(round(v, 3) for v in apart(k)) for k in (0, 1, 10)]
     [(0.0, 0.0), (0.693, 1.0), (0.693, 10.0)]
     """
-    if not 0 <= distance < size:
-        raise ValueError(f"须 0 ≤ distance < size，收到 {distance}、{size}")
+    if any(type(n) is not int for n in (distance, size)) or not 0 <= distance < size:
+        raise ValueError(f"须是整数且 0 ≤ distance < size，收到 {distance}、{size}")
     p, g = ([float(i == at) for i in range(size)] for at in (0, distance))
     cumulative, gap = 0.0, 0.0
     for a, b in zip(p, g, strict=True):

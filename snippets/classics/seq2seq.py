@@ -17,17 +17,34 @@ class Seq2Seq(nn.Module):
         self.encoder, self.decoder = nn.GRU(h, h, batch_first=True), nn.GRU(h, h, batch_first=True)
         self.head = nn.Linear(2 * h if attention else h, SYMBOLS)
 
+    def step(self, tokens: Tensor, state: Tensor, memory: Tensor) -> tuple[Tensor, Tensor]:
+        """喂 n 个 token：(b, n)。返回 logits (b, n, SYMBOLS) 与新的解码状态。"""
+        out, state = self.decoder(self.embed(tokens), state)
+        if self.attention:
+            weights = (out @ memory.transpose(1, 2)).softmax(-1)  # (b, n, s)
+            out = torch.cat([out, weights @ memory], dim=-1)
+        return self.head(out), state
+
     def forward(self, source: Tensor, target: Tensor | None = None) -> Tensor:
-        """source: (b, s)。给了 target 就教师强制（喂真值），否则喂自己的输出；返回 logits (b, s, SYMBOLS)。"""
+        """source: (b, s)，取值 0 到 SYMBOLS − 1；返回 logits (b, s, SYMBOLS)。
+
+        给了同形状的 target 就教师强制：真值右移一位，一次喂完；否则一次一个，喂自己的输出。
+        """
+        for name, tokens in (("source", source), ("target", target)):
+            if tokens is not None and (
+                tokens.dtype != torch.long or tokens.dim() != 2 or not tokens.numel() or tokens.min() < 0 or tokens.max() >= SYMBOLS
+            ):
+                raise ValueError(f"{name} 须是非空的 int64 张量 (b, s)，取值 0 到 {SYMBOLS - 1}")
+        if target is not None and target.shape != source.shape:
+            raise ValueError(f"target 的形状 {tuple(target.shape)} 与 source 的 {tuple(source.shape)} 不同")
         memory, state = self.encoder(self.embed(source))
         token, logits = torch.full((len(source), 1), START), []
-        for t in range(source.shape[1]):
-            out, state = self.decoder(self.embed(token), state)
-            if self.attention:
-                weights = (out @ memory.transpose(1, 2)).softmax(-1)  # (b, 1, s)
-                out = torch.cat([out, weights @ memory], dim=-1)
-            logits.append(self.head(out))
-            token = logits[-1].argmax(-1) if target is None else target[:, t : t + 1]
+        if target is not None:
+            return self.step(torch.cat([token, target[:, :-1]], dim=1), state, memory)[0]
+        for _ in range(source.shape[1]):
+            one, state = self.step(token, state, memory)
+            logits.append(one)
+            token = one.argmax(-1)
         return torch.cat(logits, dim=1)
 
 
@@ -43,8 +60,8 @@ def train(length: int, *, attention: bool, steps: int = 200, seed: int = 0) -> t
     定长向量 [0.9, 0.5]
     注意力 [1.0, 0.8]
     """
-    if length < 1 or steps < 0:
-        raise ValueError(f"length 须为正、steps 不能为负，收到 {length}、{steps}")
+    if any(type(n) is not int for n in (length, steps)) or length < 1 or steps < 0:
+        raise ValueError(f"length 须为正整数、steps 须为非负整数，收到 {length}、{steps}")
     torch.manual_seed(seed)
     model = Seq2Seq(attention=attention)
     optimizer = torch.optim.AdamW(model.parameters(), 3e-3)
@@ -71,8 +88,8 @@ def whole_sequence(per_token: float, length: int) -> float:
     >>> [round(whole_sequence(0.99, n), 3) for n in (10, 100, 1000)]
     [0.904, 0.366, 0.0]
     """
-    if not 0 <= per_token <= 1 or length < 0:
-        raise ValueError(f"须 0 ≤ per_token ≤ 1、length ≥ 0，收到 {per_token}、{length}")
+    if not 0 <= per_token <= 1 or type(length) is not int or length < 0:
+        raise ValueError(f"须 0 ≤ per_token ≤ 1、length 为非负整数，收到 {per_token}、{length}")
     return per_token**length
 
 

@@ -12,8 +12,8 @@ class Block(nn.Module):
 
     def __init__(self, h: int, heads: int) -> None:
         super().__init__()
-        if h % heads:
-            raise ValueError(f"h={h} 不能被头数 {heads} 整除")
+        if any(type(n) is not int or n < 1 for n in (h, heads)) or h % heads:
+            raise ValueError(f"h 与头数须为正整数且整除，收到 h={h}、头数 {heads}")
         self.heads = heads
         self.norm1, self.norm2 = nn.RMSNorm(h), nn.RMSNorm(h)
         self.qkv, self.out = nn.Linear(h, 3 * h, bias=False), nn.Linear(h, h, bias=False)
@@ -21,7 +21,12 @@ class Block(nn.Module):
 
     def forward(self, x: Tensor, cache: list[Tensor] | None = None) -> Tensor:
         """没有 cache：s 个位置并行，因果掩码。有 cache（两个张量 K、V，可为空）：x 是新来的一个位置，追加进去。"""
-        b, s, h = x.shape
+        h = self.out.in_features
+        if x.dim() != 3 or not x.shape[1] or x.shape[2] != h:
+            raise ValueError(f"x 须是 (b, s, {h})、s ≥ 1，收到 {tuple(x.shape)}")
+        if cache is not None and x.shape[1] != 1:
+            raise ValueError(f"有 cache 时一次只能喂一个位置，收到 {x.shape[1]} 个")
+        b, s, _ = x.shape
         q, k, v = (t.view(b, s, self.heads, -1).transpose(1, 2) for t in self.qkv(self.norm1(x)).chunk(3, dim=-1))
         if cache is not None:
             cache[:] = [torch.cat([old, new], dim=2) for old, new in zip(cache, (k, v), strict=True)] if cache else [k, v]
@@ -41,6 +46,8 @@ def decode(block: Block, x: Tensor) -> Tensor:
     >>> torch.allclose(block(x), decode(block, x), atol=1e-5)
     True
     """
+    if x.dim() != 3 or not x.shape[1]:
+        raise ValueError(f"x 须是 (b, s, h)、s ≥ 1，收到 {tuple(x.shape)}")
     cache: list[Tensor] = []
     return torch.cat([block(x[:, t : t + 1], cache) for t in range(x.shape[1])], dim=1)
 
@@ -55,8 +62,8 @@ def attention_share(s: int, h: int) -> float:
     >>> [round(attention_share(s, 4096), 3) for s in (2048, 8192, 24_576, 131_072)]       # s = 6h 时各占一半
     [0.077, 0.25, 0.5, 0.842]
     """
-    if min(s, h) < 1:
-        raise ValueError(f"s、h 必须为正，收到 {s}、{h}")
+    if any(type(n) is not int or n < 1 for n in (s, h)):
+        raise ValueError(f"s、h 必须为正整数，收到 {s}、{h}")
     return s / (s + 6 * h)
 
 

@@ -21,7 +21,7 @@ def test_mask_ties_and_extremes():
     assert softmax([0.0, -math.inf, 0.0]) == [0.5, 0.0, 0.5]
     assert softmax([1e308, 1e308]) == [0.5, 0.5]
     assert softmax([5.0]) == [1.0]
-    for bad in ([], [-math.inf], [math.inf, 0.0], [math.nan]):
+    for bad in ([], [-math.inf], [math.inf, 0.0], [math.nan], [0.0, math.nan], [-math.inf, math.nan]):
         with pytest.raises(ValueError, match="屏蔽"):
             softmax(bad)
 
@@ -61,5 +61,18 @@ def test_permuting_the_pairs_changes_nothing():
 def test_rejects():
     with pytest.raises(ValueError, match="维数"):
         dot_scores([1.0], [[1.0, 2.0]])
+    for query, keys in (([], [[]]), ([1.0], [[math.nan]]), ([math.inf], [[1.0]])):
+        with pytest.raises(ValueError, match="维数"):
+            dot_scores(query, keys)
     with pytest.raises(ValueError, match="个"):
         attend([0.0], [[1.0], [2.0]])
+    for values in ([[1.0], [2.0, 3.0]], [[1.0, 2.0], [3.0]], [[], []], [[math.nan], [1.0]], [[1.0], [math.inf]]):
+        with pytest.raises(ValueError, match="值 须"):
+            attend([0.0, -math.inf], values)  # weight 0 would still turn an infinity into NaN
+    good = {"query": [1.0], "keys": [[1.0, 0.0]], "w_q": [[1.0]], "w_k": [[1.0, 0.5]], "v": [2.0]}
+    for name, bad in (("query", [1.0, 2.0]), ("keys", [[1.0]]), ("w_q", [[1.0]] * 2), ("w_k", []), ("v", []), ("v", [math.nan])):
+        with pytest.raises(ValueError, match=r"维数|行数"):
+            additive_scores(**{**good, name: bad})
+    for bad in (-1.0, math.nan, math.inf):
+        with pytest.raises(ValueError, match="sharpness"):
+            soft_lookup(bad)

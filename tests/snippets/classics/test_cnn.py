@@ -5,7 +5,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from snippets.classics.cnn import conv, receptive_field, resnet50_parameters, shift
+from snippets.classics.cnn import conv, equivariance, per_pixel, receptive_field, resnet50_parameters, shift
 
 small = st.integers(-5, 5).map(float)
 
@@ -28,8 +28,26 @@ def test_stride_one_is_equivariant_for_every_shift(image, kernel, by):
 
 
 @given(images(4, 8), images(3, 3))
-def test_stride_two_is_equivariant_for_even_shifts_only_in_general(image, kernel):
+def test_stride_two_is_equivariant_for_even_shifts(image, kernel):
     assert conv(shift(image, 2), kernel, 2) == shift(conv(image, kernel, 2), 1)
+
+
+@pytest.mark.parametrize("by", [1, 3, -1])
+def test_stride_two_is_not_equivariant_for_odd_shifts(by):
+    """A single bright pixel seen by a 1x1 kernel: the odd shift puts it on a column that is never sampled."""
+    image = [[1.0, 0.0, 0.0, 0.0, 0.0, 0.0]]
+    moved = conv(shift(image, by), [[1.0]], 2)
+    assert not any(moved == shift(conv(image, [[1.0]], 2), k) for k in range(3))
+    assert equivariance()["步长 2：某个平移能对上"] is False
+
+
+@pytest.mark.parametrize(("c_in", "c_out", "k"), [(1, 1, 1), (4, 6, 3), (8, 4, 5)])
+def test_weights_are_those_of_torch(c_in, c_out, k):
+    full = torch.nn.Conv2d(c_in, c_out, k, bias=False)
+    depthwise = torch.nn.Conv2d(c_in, c_in, k, groups=c_in, bias=False)
+    pointwise = torch.nn.Conv2d(c_in, c_out, 1, bias=False)
+    assert per_pixel(c_in, c_out, k) == full.weight.numel()
+    assert per_pixel(c_in, c_out, k, separable=True) == depthwise.weight.numel() + pointwise.weight.numel()
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 3, 5]), st.integers(1, 3)), min_size=1, max_size=4))
@@ -49,6 +67,17 @@ def test_count_scales_with_the_classes():
 
 
 def test_rejects():
-    for call in (lambda: conv([], [[1]]), lambda: conv([[1]], [[1]], 0), lambda: receptive_field([(0, 1)])):
-        with pytest.raises(ValueError, match=r"为空|为正"):
-            call()
+    one = [[1.0]]
+    for image, kernel in (([], one), ([[]], one), (one, []), ([[1.0, 2.0], [3.0]], one), ([[1.0, 2.0]] * 2, [[1.0], [1.0, 2.0]])):
+        with pytest.raises(ValueError, match="为空"):
+            conv(image, kernel)
+    with pytest.raises(ValueError, match="有限"):
+        conv([[float("nan")]], one)
+    with pytest.raises(ValueError, match="比 image 大"):
+        conv(one, [[1.0, 1.0, 1.0]])
+    for bad in (0, -1, 1.5, True):
+        for call in (lambda n: conv(one, one, n), lambda n: receptive_field([(3, n)]), resnet50_parameters, lambda n: per_pixel(n, 1, 1)):
+            with pytest.raises(ValueError, match="正整数"):
+                call(bad)
+    with pytest.raises(ValueError, match="整数"):
+        shift(one, 0.5)
