@@ -22,6 +22,8 @@ serve: .venv/site.stamp
 build: .venv/site.stamp
 	$(BIN)/mkdocs build --strict
 
+# The tensors of the tests are small: threads would only wait for one another, most of all beside other processes.
+test: export OMP_NUM_THREADS := 1
 test: .venv/test.stamp
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
