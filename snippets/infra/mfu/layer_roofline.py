@@ -33,10 +33,12 @@ class Op:
         return "算力" if self.flops / (gpu.bf16 * 1e12) >= self.size / (gpu.hbm * 1e9) else "带宽"
 
 
-def _check(model: Model, b: int, s: int, t: int) -> None:
+def _check(model: Model, b: int, s: int, t: int, element_bytes: float) -> None:
     for name, value in (("b", b), ("s", s), ("t", t)):
         if isinstance(value, bool) or not isinstance(value, int) or value < 1:
             raise ValueError(f"{name} 须是正整数，收到 {value!r}")
+    if isinstance(element_bytes, bool) or not 0 < element_bytes < float("inf"):
+        raise ValueError(f"element_bytes 须为正且有限，收到 {element_bytes!r}")
     if model.experts or model.mla or not model.gated:
         raise ValueError(f"只会算稠密、GQA、SwiGLU 的层，{model.name} 不是")
     if model.a % t or model.kv % t or model.f % t:
@@ -55,7 +57,7 @@ def layer_ops(model: Model, b: int, s: int, *, decode: bool = False, fused: bool
     >>> [op.name for op in ops if op.bound(GPUS["H100 80GB SXM"]) == "算力"]
     ['QKV', '注意力', 'out', 'gate_up', 'down']
     """
-    _check(model, b, s, t)
+    _check(model, b, s, t, element_bytes)
     h, d, a, kv, f, e = model.h, model.d, model.a // t, model.kv // t, model.f // t, element_bytes
     tokens = b if decode else b * s
     rows = tokens / t  # 序列并行：归一化与残差只做自己那一段
@@ -110,7 +112,7 @@ def backward_ops(model: Model, b: int, s: int, *, t: int = 1, element_bytes: int
     for op in reversed(layer_ops(model, b, s, t=t, element_bytes=element_bytes)):
         if op.kind == "gemm":
             ops += [Op(f"{op.name} {which}", "gemm", op.flops, op.size) for which in ("dgrad", "wgrad")]
-        elif op.kind == "attention":  # 读 Q K V O dO，写 dQ dK dV：前向的两倍再多一份 O 宽的
+        elif op.kind == "attention":  # 读 Q K V O dO，写 dQ dK dV：恰是前向的两倍
             ops.append(Op("注意力 bwd", "attention", 2 * op.flops, 2 * op.size))
         else:  # 归一化：读 x、dy 写 dx；SwiGLU：读 gate、up、dy 写两路；残差：两路梯度相加；RoPE：反着转
             factor = {"归一化": 3 / 2, "SwiGLU": 5 / 3}.get(op.name.split()[0], 1)

@@ -35,6 +35,15 @@ class Run:
     b: int = 1
     network: float = 50.0  # 400 Gb/s
 
+    def __post_init__(self) -> None:
+        for name in ("t", "p", "dp", "m", "v", "s", "b"):
+            value = getattr(self, name)
+            if isinstance(value, bool) or not isinstance(value, int) or value < 1:
+                raise ValueError(f"{name} 须是正整数，收到 {value!r}")
+        _positive(tflops=self.tflops, network=self.network)
+        if self.tflops > self.gpu.bf16:
+            raise ValueError(f"实测 {self.tflops} TFLOP/s 超过稠密峰值 {self.gpu.bf16}：口径不对（稀疏峰值？因果没减半？）")
+
     @property
     def gpus(self) -> int:
         return self.t * self.p * self.dp
@@ -116,7 +125,9 @@ def explained_mfu(parts: Mapping[str, float]) -> float:
     """
     if "峰值下的计算" not in parts:
         raise ValueError("预算里没有“峰值下的计算”这一项")
-    return parts["峰值下的计算"] / math.fsum(time for name, time in parts.items() if name != "还没解释的")
+    explained = math.fsum(time for name, time in parts.items() if name != "还没解释的")
+    _positive(explained=explained)
+    return parts["峰值下的计算"] / explained
 
 
 # --8<-- [end:budget]
@@ -218,7 +229,7 @@ def jitter_slowdown(n: int, cv: float, syncs: int = 1) -> float:
 
 
 def slow_card(n: int, fraction: float, slower: float) -> float:
-    """每张卡以 fraction 的概率慢 slower（固定慢，不是抖动）：期望的步时间增加。只要有一张，全体都慢这么多。
+    """每张卡以 fraction 的概率慢 slower（固定慢，不是抖动）：期望的步时间增加。只要还剩一张，全体就慢这么多。
 
     >>> [f"{slow_card(n, 0.001, 0.10):.1%}" for n in (8, 1024, 16384)]
     ['0.1%', '6.4%', '10.0%']
@@ -266,7 +277,7 @@ def saved_gpu_hours(gain: float, gpus: int, days_left: float) -> float:
 
 # --8<-- [start:wrong]
 def slow_kernel_is_not_the_headroom() -> tuple[float, float]:
-    """反例：“归一化的 MFU 只有 0.1%，先优化它。”Llama-3-8B 一层、8192 token、H100 的 roofline 下限：
+    """反例：“归一化只用到峰值的 0.3%，先优化它。”Llama-3-8B 一层、8192 token、H100 的 roofline 下限：
     返回 (归一化 1 用到的算力比例, 把它做到 0 的加速上限)。
 
     >>> used, most = slow_kernel_is_not_the_headroom()

@@ -84,6 +84,7 @@ class Event:
         """compute、comm、copy；不在设备上的是 None。
 
         gpu_user_annotation 也画在 GPU 的泳道上，名字还叫 nccl:…，但它是标注不是核，算进去就数了两遍。
+        通信核只认 NCCL 的；DeepEP、NVSHMEM 等自写的通信核会被当成计算，用它们时要把名字加进来。
         """
         if self.category in ("gpu_memcpy", "gpu_memset"):
             return "copy"
@@ -197,7 +198,8 @@ def gaps(events: Sequence[Event], window: Interval) -> list[Gap]:
     结束空隙的若有几个核，取最早被发出的；没有核（窗口末尾）或找不到发射记录时，整段算 host。
     """
     device = [event for event in events if event.kind]
-    launched = {event.correlation: event.start for event in events if event.category == "cuda_runtime" and event.correlation is not None}
+    calls = [event for event in events if event.category in ("cuda_runtime", "cuda_driver")]  # Triton 的核走驱动 API
+    launched = {event.correlation: event.start for event in calls if event.correlation is not None}
     phases = [event for event in events if event.category == "user_annotation"]
     starts: dict[float, list[float]] = defaultdict(list)  # 核的开始 → 发它的时刻
     for event in device:

@@ -116,7 +116,7 @@ def _everything(rank):
         broken = with_bug(module, change)
         broken.View, broken.make_groups = View, module.make_groups
         out[name] = broken.train(rank, plan, steps=1)
-    out["unused"] = _unused(rank)
+    out["unused"], out["sent"], out["nan"] = _unused(rank), _sent_during_backward(), _one_nan(rank)
     with pytest.raises(ValueError, match="进程数 4"):
         module.Engine(Plan(d=2))
     return out
@@ -129,6 +129,29 @@ def _unused(rank):
     (w[0].sum() * (rank + 1) + (w[2].sum() if rank == 0 else 0)).backward()  # nobody uses 1, only rank 0 uses 2
     buckets.finish()
     return [p.grad for p in w]
+
+
+def _sent_during_backward():
+    """How many buckets have left when the gradient of each layer is ready, the last layer first."""
+    w = [torch.nn.Parameter(torch.ones(3)) for _ in range(3)]
+    buckets, sent = module.Buckets(w, dist.group.WORLD, 3), []
+    for p in w:
+        p.register_post_accumulate_grad_hook(lambda _: sent.append(len(buckets.works)))
+    buckets.arm()
+    (((w[0].exp() * w[1]).exp() * w[2]).sum()).backward()
+    buckets.finish()
+    return sent
+
+
+def _one_nan(rank):
+    """One rank produces NaN in a weight that is cut: (its norm, did its weights stay)."""
+    engine = module.Engine(TP_DP)
+    before = {name: p.detach().clone() for name, p in engine.w.items()}
+    if rank == 3:
+        engine.w["0.up"].register_hook(lambda g: g * math.nan)
+    engine.gradients(*(z.chunk(TP_DP.d)[engine.at["dp"]] for z in batch(TP_DP, 0)))
+    norm = engine.update()
+    return norm.item(), all(torch.equal(p, before[name]) for name, p in engine.w.items())
 
 
 @pytest.fixture(scope="module")
@@ -186,6 +209,14 @@ def test_unused_parameters_do_not_hang_and_order_is_kept(runs):
     """Refutes 'a hook per parameter is enough': a parameter without a gradient fires none."""
     for r in runs:
         assert [g.tolist() for g in r["unused"]] == [[10.0] * 3, [0.0] * 3, [1.0] * 3]
+
+
+def test_each_layer_is_sent_as_soon_as_it_is_ready(runs):
+    assert all(r["sent"] == [1, 2, 3] for r in runs)
+
+
+def test_everybody_skips_the_step_when_one_rank_has_nan(runs):
+    assert all(math.isnan(norm) and stayed for norm, stayed in (r["nan"] for r in runs))
 
 
 @pytest.mark.parametrize("layout", [(1, 1, 1, 1), (2, 4, 2, 2), (4, 8, 8, 4), (3, 6, 1, 3)])

@@ -1,9 +1,12 @@
 """A real trace: our reading of it against the profiler's own, and the fixes against what they claim to remove."""
 
+from contextlib import nullcontext
+
 import pytest
 import torch
 import torch.nn.functional as F
 
+from snippets.infra.mfu import cpu_profile
 from snippets.infra.mfu.cpu_profile import (
     PHASES,
     Config,
@@ -77,8 +80,13 @@ def test_the_fixes_do_not_change_the_training():
     assert losses[0][0] != losses[0][2]
 
 
-def test_the_operator_table_misses_the_stall():
-    assert table_misses_the_stall() == (True, True)
+def test_the_operators_miss_the_stall():
+    assert table_misses_the_stall() == (True, "data")
+
+
+def test_without_annotations_the_stall_belongs_to_the_whole_step(monkeypatch):
+    monkeypatch.setattr(cpu_profile, "record_function", lambda name: nullcontext())
+    assert table_misses_the_stall() == (True, "ProfilerStep*")
 
 
 def test_bad_input():

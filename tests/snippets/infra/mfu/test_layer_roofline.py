@@ -104,9 +104,17 @@ def test_invariants(b, s, t, decode, fused):
 def test_backward_moves_what_the_gradients_need():
     forward = {op.name: op.size for op in layer_ops(TINY, 2, 8)}
     backward = {op.name: op.size for op in backward_ops(TINY, 2, 8)}
-    assert backward["归一化 1 bwd"] == 1.5 * forward["归一化 1"]
-    assert backward["SwiGLU bwd"] == pytest.approx(5 / 3 * forward["SwiGLU"])
-    assert backward["QKV dgrad"] == backward["QKV wgrad"] == forward["QKV"]
+    tokens, h, q, k, f = 2 * 8, TINY.h, TINY.a * TINY.d, TINY.kv * TINY.d, TINY.f
+    elements = {
+        "归一化 1 bwd": 3 * h,  # x, dy -> dx
+        "RoPE bwd": 2 * (q + k),
+        "注意力 bwd": (q + k + k + q + q) + (q + k + k),  # Q K V O dO -> dQ dK dV
+        "残差 1 bwd": 3 * h,
+        "SwiGLU bwd": 5 * f,  # gate, up, dy -> both gradients
+    }
+    assert {name: backward[name] for name in elements} == {name: pytest.approx(2 * tokens * n) for name, n in elements.items()}
+    for name in ("QKV", "out", "gate_up", "down"):
+        assert backward[f"{name} dgrad"] == backward[f"{name} wgrad"] == forward[name]
 
 
 def test_the_table_has_a_row_per_operator():
@@ -122,6 +130,8 @@ def test_the_table_has_a_row_per_operator():
         (lambda: layer_ops(TINY, 1, 8.5), "s 须"),
         (lambda: layer_ops(TINY, True, 8), "b 须"),
         (lambda: layer_ops(TINY, 1, 8, t=4), "整除"),
+        (lambda: layer_ops(TINY, 1, 8, element_bytes=0), "element_bytes"),
+        (lambda: backward_ops(TINY, 1, 8, element_bytes=math.nan), "element_bytes"),
         (lambda: layer_ops(MODELS["Mixtral 8x7B"], 1, 8), "稠密"),
         (lambda: layer_ops(MODELS["GPT-3 175B"], 1, 8), "SwiGLU"),
     ],

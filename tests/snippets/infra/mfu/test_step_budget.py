@@ -62,6 +62,15 @@ def test_communication_is_the_calculators():
     assert none["露出的 DP 通信"] == pytest.approx(6 * shard / 40e9 / 8)
 
 
+@pytest.mark.parametrize(("gpus", "micro"), [(8192, 32), (16384, 16)])
+def test_pointwise_is_bytes_over_bandwidth(gpus, micro):
+    s, h, f, t, q, k = 8192, 16384, 53248, 8, 128 * 128, 8 * 128
+    forward = s / t * (h * (2 + 3 + 2 + 3) + 2 * (q + k) + 3 * f)  # two norms, two residuals, RoPE, SwiGLU, elements
+    backward = s / t * (h * (3 + 3 + 3 + 3) + 2 * (q + k) + 5 * f)
+    expected = 126 / 16 * micro * 2 * (forward + backward) / 3350e9
+    assert budget(llama3_405b(gpus))["逐元素算子"] == pytest.approx(expected)
+
+
 def test_explained_mfu_ignores_only_the_remainder():
     parts = {"峰值下的计算": 2.0, "气泡": 1.0, "露出的 TP 通信": 1.0, "还没解释的": 6.0}
     assert explained_mfu(parts) == 0.5
@@ -149,6 +158,12 @@ def test_counterexample():
     ("call", "message"),
     [
         (lambda: llama3_405b(4096), "表 4"),
+        (lambda: llama3_405b(8192, v=0), "v 须"),
+        (lambda: llama3_405b(8192, v=True), "v 须"),
+        (lambda: replace(llama3_405b(8192), m=-1), "m 须"),
+        (lambda: replace(llama3_405b(8192), tflops=1979.0), "峰值"),
+        (lambda: replace(llama3_405b(8192), network=math.nan), "network"),
+        (lambda: explained_mfu({"峰值下的计算": math.nan}), "explained"),
         (lambda: budget(llama3_405b(8192), gemm=1.2), "不超过 1"),
         (lambda: budget(llama3_405b(8192), gemm=math.nan), "gemm"),
         (lambda: budget(llama3_405b(8192), link=0), "link"),

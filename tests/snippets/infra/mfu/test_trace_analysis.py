@@ -79,10 +79,11 @@ def test_every_number_of_the_synthetic_step_follows_from_its_construction():
     assert sum(time for _, _, time in kernel_table(events)) == 32_000 + 72_800
 
 
-def test_a_gap_is_split_at_the_launch():
+@pytest.mark.parametrize(("call", "api"), [("cudaLaunchKernel", "cuda_runtime"), ("cuLaunchKernelEx", "cuda_driver")])
+def test_a_gap_is_split_at_the_launch(call, api):
     def trace(launch):
         first = Event("gemm", "kernel", (0, 7), 0, 10, 1)
-        return [first, Event("cudaLaunchKernel", "cuda_runtime", (1, 1), launch, launch + 1, 2), Event("gemm", "kernel", (0, 7), 30, 40, 2)]
+        return [first, Event(call, api, (1, 1), launch, launch + 1, 2), Event("gemm", "kernel", (0, 7), 30, 40, 2)]
 
     assert [(gap.host, gap.queued) for gap in gaps(trace(25), (0, 40))] == [(15, 5)]  # the CPU was late
     assert [(gap.host, gap.queued) for gap in gaps(trace(4), (0, 40))] == [(0, 20)]  # queued early: a dependency
