@@ -14,7 +14,9 @@ from snippets.infra.memory.tiny_llama import Size, build, count_tokens, distance
 PSI = sum(p.numel() for p in build().parameters())
 UNITS = [sum(p.numel() for p in unit.parameters()) for unit in units_of(build())]
 KINDS = tuple(ENGINES)
-TOLERANCE = {torch.float32: (3e-6, 5e-5), torch.float64: (1e-13, 1e-12)}  # loss, weights after five AdamW steps
+# Loss, weights after five AdamW steps. float32: a tenth of one step (lr 3e-3), for its rounding depends on the processor;
+# float64 is what proves equality.
+TOLERANCE = {torch.float32: (3e-6, 3e-4), torch.float64: (1e-13, 1e-12)}
 
 
 def _two_precisions(rank):

@@ -37,7 +37,8 @@ def runs(world):
 @pytest.mark.parametrize(("world", "t"), [(2, 2), (4, 2), (4, 4)])
 def test_equal_to_one_process(world, t, sequence):
     size = dict(CASES[world])[t]
-    for dtype, limits in ((torch.float32, (3e-6, 5e-5)), (torch.float64, (1e-13, 1e-12))):
+    # float32: a tenth of one AdamW step (lr 3e-3), for its rounding depends on the processor; float64 is what proves equality.
+    for dtype, limits in ((torch.float32, (3e-6, 3e-4)), (torch.float64, (1e-13, 1e-12))):
         losses, weights, _ = runs(world)[0][t, sequence, dtype]
         gaps = against_single(losses, weights, size, dtype, uneven=dtype == torch.float64)
         assert all(gap <= limit for gap, limit in zip(gaps, limits, strict=True))
